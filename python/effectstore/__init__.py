@@ -1,0 +1,1 @@
+"""effectstore: a transactional effect store for speculative agents."""
