@@ -1,1 +1,4 @@
-//! effectstore.
+//! effectstore: a transactional effect store for speculative agents.
+#![deny(missing_docs)]
+
+pub mod model;

@@ -1,0 +1,543 @@
+//! Commands: what a verb asks of the decisions. A command holds no clock and no randomness, so that
+//! deciding a recorded command again gives the recorded events (I10).
+
+use minicbor::{Decode, Encode};
+
+use super::{
+    ApprovalId, BranchId, EffectId, Inverse, Key, Limits, Overwrite, PayloadRef, Policy, Problem,
+    Read, ReadRule, Registration, RollbackId, Token,
+};
+
+/// A branch or an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Target {
+    /// All the live effects of a branch.
+    #[n(0)]
+    Branch(#[n(0)] BranchId),
+    /// One effect.
+    #[n(1)]
+    Effect(#[n(0)] EffectId),
+}
+
+/// What a commit does when something is in its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Escalate {
+    /// Leave an intent that commits by itself.
+    #[default]
+    #[n(0)]
+    Wait,
+    /// Refuse with the blockers and change nothing.
+    #[n(1)]
+    Never,
+}
+
+/// What a reconcile does when a winner rests on a loser.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum OnConflict {
+    /// Refuse with the path from the winner to the loser and change nothing.
+    #[default]
+    #[n(0)]
+    Raise,
+    /// Doom the winners' effects that rest on losers and leave the rest of them live.
+    #[n(1)]
+    Abort,
+}
+
+/// A recorded read of one key.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Observation {
+    /// The key that was read.
+    #[n(0)]
+    pub key: Key,
+    /// The version that the caller vouched for.
+    #[n(1)]
+    pub version: Option<u64>,
+    /// The live writers that the reader may have seen, and now rests on.
+    #[cbor(n(2), with = "super::ids::gaps")]
+    pub writers: Vec<EffectId>,
+    /// The log's head when it was answered; a later look counts from here.
+    #[n(3)]
+    pub at: u64,
+}
+
+/// A registration on its branch.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[cbor(map)]
+pub struct Placed {
+    /// The branch.
+    #[n(0)]
+    pub branch: BranchId,
+    /// The branch's token.
+    #[n(1)]
+    pub token: Token,
+    /// The call.
+    #[n(2)]
+    pub call: Registration,
+}
+
+/// Observations of a branch that ride along with its next registration.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Observed {
+    /// The branch.
+    #[n(0)]
+    pub branch: BranchId,
+    /// What it observed.
+    #[n(1)]
+    pub observations: Vec<Observation>,
+}
+
+/// Which step a worker asks for.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[cbor(map)]
+pub struct ClaimSpec {
+    /// The agent that asks; `*` acts for every agent.
+    #[n(0)]
+    pub agent: String,
+    /// Tools that it can run; absent, any.
+    #[n(1)]
+    pub tools: Option<Vec<String>>,
+    /// How long it may hold the step, in milliseconds.
+    #[n(2)]
+    pub lease_ms: u64,
+    /// Only steps of this rollback.
+    #[n(3)]
+    pub rollback: Option<RollbackId>,
+    /// Overrides the retry of inverse and policy.
+    #[n(4)]
+    pub retry: Option<super::Retry>,
+    /// Overrides the policy's failure rule.
+    #[n(5)]
+    pub on_failure: Option<super::OnFailure>,
+    /// Steps that this worker does not take again in this pass.
+    #[cbor(n(6), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub except: Vec<EffectId>,
+}
+
+/// The hold of a claimed step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct StepHold {
+    /// The step goes by its effect's id.
+    #[n(0)]
+    pub effect: EffectId,
+    /// The token that the claim handed out.
+    #[n(1)]
+    pub token: Token,
+}
+
+/// How a worker reports the end of an attempt.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum StepEnd {
+    /// The inverse ran.
+    #[n(0)]
+    Completed(#[n(0)] Option<PayloadRef>),
+    /// It failed and may be tried again.
+    #[n(1)]
+    Failed(#[n(0)] Problem),
+    /// It failed for good.
+    #[n(2)]
+    Permanent(#[n(0)] Problem),
+    /// It asks to be called later; counts no attempt beyond the begun one.
+    #[n(3)]
+    Later(#[n(0)] Problem, #[n(1)] u64),
+    /// Its handler took too long.
+    #[n(4)]
+    TimedOut(#[n(0)] Problem),
+    /// Nobody here can run it; counts no attempt.
+    #[n(5)]
+    NoHandler,
+    /// The worker was interrupted; the attempt stays recorded, the step is due.
+    #[n(6)]
+    Interrupted,
+    /// The probe said that the effect never happened.
+    #[n(7)]
+    NeverHappened,
+}
+
+/// What an approval is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Ask {
+    /// To run a rollback's plan.
+    #[n(0)]
+    Rollback(#[n(0)] RollbackId),
+    /// To start an irreversible call before its fence.
+    #[n(1)]
+    Early {
+        /// The branch on which it would start.
+        #[n(0)]
+        branch: BranchId,
+        /// The branch's token.
+        #[n(1)]
+        token: Token,
+        /// The tool.
+        #[n(2)]
+        tool: String,
+        /// Its arguments.
+        #[n(3)]
+        args: PayloadRef,
+        /// The caller's name for the call.
+        #[cbor(n(4), with = "minicbor::bytes")]
+        idempotency_key: Option<Vec<u8>>,
+    },
+}
+
+/// A command.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[allow(missing_docs)] // The fields carry the vocabulary of the verbs one to one.
+pub enum Command {
+    /// Makes the store.
+    #[n(0)]
+    Create {
+        #[cbor(n(0), with = "minicbor::bytes")]
+        store_id: [u8; 16],
+        #[n(1)]
+        limits: Limits,
+        #[n(2)]
+        policy: Policy,
+    },
+    /// Replaces limits or policy.
+    #[n(1)]
+    Configure {
+        #[n(0)]
+        by: String,
+        #[n(1)]
+        limits: Option<Limits>,
+        #[n(2)]
+        policy: Option<Policy>,
+    },
+    /// Stops new registrations.
+    #[n(2)]
+    Freeze {
+        #[n(0)]
+        by: String,
+        #[n(1)]
+        reason: String,
+    },
+    /// Lets them in again.
+    #[n(3)]
+    Unfreeze {
+        #[n(0)]
+        by: String,
+    },
+    /// Makes a branch.
+    #[n(4)]
+    CreateBranch {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        agent: String,
+        #[n(2)]
+        parent: Option<BranchId>,
+        #[n(3)]
+        reads: ReadRule,
+        #[n(4)]
+        overwrite: Overwrite,
+        #[n(5)]
+        lease_ms: Option<u64>,
+    },
+    /// Hands out a new token and makes older ones stale.
+    #[n(5)]
+    TakeOver {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        worker_gone: bool,
+        #[n(2)]
+        by: Option<String>,
+    },
+    /// Starts a doomed branch again from what survives.
+    #[n(6)]
+    Resume {
+        #[n(0)]
+        branch: BranchId,
+        #[n(1)]
+        token: Token,
+    },
+    /// Votes for a child and finishes it.
+    #[n(7)]
+    Merge {
+        #[n(0)]
+        branch: BranchId,
+        #[n(1)]
+        token: Token,
+    },
+    /// Extends a branch's lease.
+    #[n(8)]
+    Heartbeat {
+        #[n(0)]
+        branch: BranchId,
+        #[n(1)]
+        token: Token,
+    },
+    /// Registers calls, all or none.
+    #[n(9)]
+    Register {
+        #[n(0)]
+        calls: Vec<Placed>,
+        #[n(1)]
+        observed: Vec<Observed>,
+    },
+    /// Observes keys for a branch.
+    #[n(10)]
+    Observe {
+        #[n(0)]
+        branch: BranchId,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        keys: Vec<Read>,
+        #[n(3)]
+        since: Option<u64>,
+        #[n(4)]
+        durable: bool,
+    },
+    /// Observes keys for a running effect.
+    #[n(11)]
+    ObserveLate {
+        #[n(0)]
+        effect: EffectId,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        keys: Vec<Read>,
+    },
+    /// Reports that a call ran.
+    #[n(12)]
+    Done {
+        #[n(0)]
+        effect: EffectId,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        result: PayloadRef,
+        #[n(3)]
+        inverse: Option<Inverse>,
+    },
+    /// Reports that a call did not run.
+    #[n(13)]
+    NotRun {
+        #[n(0)]
+        effect: EffectId,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        problem: Problem,
+    },
+    /// Records that an outside party saw an effect.
+    #[n(14)]
+    Exposed {
+        #[n(0)]
+        effect: EffectId,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        to: String,
+    },
+    /// Says that an effect's worker is gone.
+    #[n(15)]
+    Close {
+        #[n(0)]
+        effect: EffectId,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+    },
+    /// Votes for all that a branch registered.
+    #[n(16)]
+    Seal {
+        #[n(0)]
+        branch: BranchId,
+        #[n(1)]
+        token: Token,
+    },
+    /// Votes for the owner's part and asks for the commit.
+    #[n(17)]
+    Commit {
+        #[n(0)]
+        target: Target,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        escalate: Escalate,
+    },
+    /// Dooms a branch or effect in its owner's name.
+    #[n(18)]
+    Abort {
+        #[n(0)]
+        target: Target,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        reason: String,
+        #[n(3)]
+        by: Option<String>,
+    },
+    /// Settles winners and losers in one decision.
+    #[n(19)]
+    Reconcile {
+        #[n(0)]
+        commit: Vec<Target>,
+        #[n(1)]
+        abort: Vec<Target>,
+        #[n(2)]
+        closure: bool,
+        #[n(3)]
+        by: Option<String>,
+        #[n(4)]
+        reason: Option<String>,
+        #[n(5)]
+        on_conflict: OnConflict,
+        #[n(6)]
+        escalate: Escalate,
+    },
+    /// Takes a step that is due.
+    #[n(20)]
+    Claim {
+        #[n(0)]
+        spec: ClaimSpec,
+    },
+    /// Ends an attempt, and takes the next step in the same transaction if asked.
+    #[n(21)]
+    EndStep {
+        #[n(0)]
+        hold: StepHold,
+        #[n(1)]
+        end: StepEnd,
+        #[n(2)]
+        next: Option<ClaimSpec>,
+    },
+    /// Extends the lease of a claimed step.
+    #[n(22)]
+    RenewStep {
+        #[n(0)]
+        hold: StepHold,
+        #[n(1)]
+        lease_ms: u64,
+    },
+    /// Makes a failed step due again.
+    #[n(23)]
+    RetryStep {
+        #[n(0)]
+        rollback: RollbackId,
+        #[n(1)]
+        effect: EffectId,
+        #[n(2)]
+        by: String,
+        #[n(3)]
+        reason: String,
+    },
+    /// Records that a person undid a step.
+    #[n(24)]
+    ResolveStep {
+        #[n(0)]
+        rollback: RollbackId,
+        #[n(1)]
+        effect: EffectId,
+        #[n(2)]
+        by: String,
+        #[n(3)]
+        reason: String,
+        #[n(4)]
+        versions: Vec<Read>,
+    },
+    /// Asks for an approval.
+    #[n(25)]
+    Ask {
+        #[n(0)]
+        ask: Ask,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+    },
+    /// Answers an approval.
+    #[n(26)]
+    Answer {
+        #[n(0)]
+        approval: ApprovalId,
+        #[n(1)]
+        approve: bool,
+        #[n(2)]
+        by: String,
+        #[n(3)]
+        reason: Option<String>,
+    },
+    /// Takes a committed deferred effect to run it.
+    #[n(27)]
+    Deliver {
+        #[n(0)]
+        agent: String,
+        #[n(1)]
+        tools: Option<Vec<String>>,
+        #[n(2)]
+        lease_ms: u64,
+    },
+    /// Extends (`Some`) or gives back (`None`) a delivery.
+    #[n(28)]
+    HoldDelivery {
+        #[n(0)]
+        effect: EffectId,
+        #[n(1)]
+        token: Token,
+        #[n(2)]
+        lease_ms: Option<u64>,
+    },
+    /// Marks an alert as seen.
+    #[n(29)]
+    Acknowledge {
+        #[n(0)]
+        alert: super::AlertId,
+        #[n(1)]
+        by: String,
+    },
+    /// Turns what fell due into events.
+    #[n(30)]
+    Tick,
+    /// Marks the first write after a restore.
+    #[n(31)]
+    Restore,
+}
+
+impl Command {
+    /// The verb's name, for the audit trail.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Command::Create { .. } => "create",
+            Command::Configure { .. } => "configure",
+            Command::Freeze { .. } => "freeze",
+            Command::Unfreeze { .. } => "unfreeze",
+            Command::CreateBranch { .. } => "branch",
+            Command::TakeOver { .. } => "takeover",
+            Command::Resume { .. } => "resume",
+            Command::Merge { .. } => "merge",
+            Command::Heartbeat { .. } => "heartbeat",
+            Command::Register { .. } => "register",
+            Command::Observe { .. } | Command::ObserveLate { .. } => "observe",
+            Command::Done { .. } => "done",
+            Command::NotRun { .. } => "not_run",
+            Command::Exposed { .. } => "exposed",
+            Command::Close { .. } => "close",
+            Command::Seal { .. } => "seal",
+            Command::Commit { .. } => "commit",
+            Command::Abort { .. } => "abort",
+            Command::Reconcile { .. } => "reconcile",
+            Command::Claim { .. } => "claim",
+            Command::EndStep { .. } => "end_step",
+            Command::RenewStep { .. } => "renew",
+            Command::RetryStep { .. } => "retry",
+            Command::ResolveStep { .. } => "resolve",
+            Command::Ask { .. } => "request_approval",
+            Command::Answer { .. } => "answer",
+            Command::Deliver { .. } => "deliver",
+            Command::HoldDelivery { .. } => "hold_delivery",
+            Command::Acknowledge { .. } => "acknowledge",
+            Command::Tick => "tick",
+            Command::Restore => "restore",
+        }
+    }
+}
