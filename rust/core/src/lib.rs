@@ -2,3 +2,6 @@
 #![deny(missing_docs)]
 
 pub mod model;
+pub mod decide;
+pub mod graph;
+pub mod state;
