@@ -1,0 +1,144 @@
+//! One direction of a graph: a list of slots per slot, all lists in one array of words.
+//!
+//! Lists lie in blocks whose sizes are powers of two. A block that a list has outgrown or left is
+//! used again for another list of its size, so that dropping ten thousand lists frees no memory
+//! block by block and asks the allocator for nothing.
+
+/// Smallest block, in words of 4 bytes.
+const SMALLEST_BLOCK: u32 = 2;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct List {
+    offset: usize,
+    len: u32,
+    /// Size of the block, 0 for none, else a power of two.
+    capacity: u32,
+}
+
+/// Lists of slots, indexed by slot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Adjacency {
+    lists: Vec<List>,
+    words: Vec<u32>,
+    /// Offsets of unused blocks, by the binary logarithm of their size.
+    unused: Vec<Vec<usize>>,
+    unused_words: usize,
+}
+
+impl Adjacency {
+    #[inline]
+    pub(super) fn entries(&self, slot: u32) -> &[u32] {
+        let list = self.lists[slot as usize];
+        &self.words[list.offset..list.offset + list.len as usize]
+    }
+
+    /// Appends the list of the next slot.
+    pub(super) fn push_list(&mut self, entries: &[u32]) {
+        let len = count(entries.len());
+        let mut list = List::default();
+        if len > 0 {
+            list = self.block(len);
+            list.len = len;
+            self.words[list.offset..list.offset + entries.len()].copy_from_slice(entries);
+        }
+        self.lists.push(list);
+    }
+
+    /// Adds `entry` to the list of `slot`. A full list first drops its entries that are not
+    /// `alive`, and grows only when more than half of it remains: a list that lives long holds at
+    /// most about twice what was ever alive in it at once.
+    pub(super) fn push(&mut self, slot: u32, entry: u32, alive: impl Fn(u32) -> bool) {
+        let mut list = self.lists[slot as usize];
+        if list.len == list.capacity {
+            let block = &mut self.words[list.offset..list.offset + list.len as usize];
+            let mut kept = 0;
+            for place in 0..block.len() {
+                if alive(block[place]) {
+                    block[kept] = block[place];
+                    kept += 1;
+                }
+            }
+            list.len = count(kept);
+            if list.len >= list.capacity / 2 {
+                list = self.grown(list);
+            }
+        }
+        self.words[list.offset + list.len as usize] = entry;
+        list.len += 1;
+        self.lists[slot as usize] = list;
+    }
+
+    /// Empties the list of `slot` and gives its block back.
+    pub(super) fn drop_list(&mut self, slot: u32) {
+        let list = std::mem::take(&mut self.lists[slot as usize]);
+        self.give_back(list);
+    }
+
+    /// Whether so much of the array is unused that a copy is worth its cost.
+    pub(super) fn is_wasteful(&self) -> bool {
+        self.unused_words > self.words.len() / 2 + 65_536
+    }
+
+    /// A dense copy: the lists of the slots in `order`, each entry replaced by `renumbered[entry]`,
+    /// entries without a new number left out.
+    pub(super) fn renumbered(&self, order: &[u32], renumbered: &[Option<u32>]) -> Self {
+        let mut copy = Self::default();
+        copy.lists.reserve(order.len());
+        let mut entries = Vec::new();
+        for &slot in order {
+            entries.clear();
+            let old = self.entries(slot).iter();
+            entries.extend(old.filter_map(|&entry| renumbered[entry as usize]));
+            copy.push_list(&entries);
+        }
+        copy
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.lists.clear();
+        self.words.clear();
+        self.unused.clear();
+        self.unused_words = 0;
+    }
+
+    fn grown(&mut self, old: List) -> List {
+        let mut list = self.block(old.capacity + 1);
+        self.words.copy_within(old.offset..old.offset + old.len as usize, list.offset);
+        list.len = old.len;
+        self.give_back(old);
+        list
+    }
+
+    /// An empty list in a block of at least `wanted` words.
+    fn block(&mut self, wanted: u32) -> List {
+        let capacity = wanted.max(SMALLEST_BLOCK).next_power_of_two();
+        let size = capacity as usize;
+        let reused = self.unused.get_mut(capacity.ilog2() as usize).and_then(Vec::pop);
+        let offset = if let Some(offset) = reused {
+            self.unused_words -= size;
+            offset
+        } else {
+            let end = self.words.len();
+            self.words.resize(end + size, 0);
+            end
+        };
+        List { offset, len: 0, capacity }
+    }
+
+    fn give_back(&mut self, list: List) {
+        if list.capacity == 0 {
+            return;
+        }
+        let class = list.capacity.ilog2() as usize;
+        if self.unused.len() <= class {
+            self.unused.resize(class + 1, Vec::new());
+        }
+        self.unused[class].push(list.offset);
+        self.unused_words += list.capacity as usize;
+    }
+}
+
+/// A list names each slot at most once and slots are below 2^31, so the bound is never met.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
