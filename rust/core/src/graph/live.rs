@@ -7,10 +7,11 @@
 //!   in the first's list of dependents, once in each;
 //! - lists may still name slots whose id has left; every reader skips them. Removal therefore costs
 //!   nothing per edge, which is what makes a fence over 10,000 effects cheap;
-//! - `late` holds every id in the graph with an edge to a newer id (and maybe more ids). Without
-//!   such an edge, whatever is older than a set of ids cannot rest on a member of it.
+//! - `late` holds every id in the graph with an edge to a newer id, and with it an id no older than
+//!   the newest that it points to. Without such an edge, whatever is older than an id cannot rest
+//!   on it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::adjacency::Adjacency;
 use super::pages::IdTable;
@@ -44,7 +45,7 @@ pub struct LiveGraph {
     newest: u64,
     /// Some slot may have a smaller id than a slot before it.
     unordered: bool,
-    late: BTreeSet<u64>,
+    late: BTreeMap<u64, u64>,
     buffer: Vec<u32>,
     own: Scratch,
 }
@@ -106,9 +107,8 @@ impl LiveGraph {
         for &dep in &slots {
             self.needed_by.push(dep, slot, |entry| self.ids[entry as usize] != GONE);
         }
-        if slots.iter().any(|&dep| self.ids[dep as usize] > id) {
-            self.late.insert(id);
-        }
+        let newest_dep = slots.iter().map(|&dep| self.ids[dep as usize]).max().unwrap_or(id);
+        self.note_late(id, newest_dep);
         self.len += 1;
         slots.clear();
         self.buffer = slots;
@@ -295,10 +295,16 @@ impl LiveGraph {
         ids
     }
 
-    /// Ids below this need not be walked through to find whether `oldest` or something newer lies
-    /// ahead: from an older id only a late edge leads to a newer one, and theirs are all above.
+    /// Ids below this cannot rest on `oldest` or something newer: to get up there takes a late edge
+    /// to it, or to where such an edge begins or above, and so on.
     fn floor(&self, oldest: u64) -> u64 {
-        self.late.first().map_or(oldest, |&late| late.min(oldest))
+        let mut floor = oldest;
+        for (&from, &on) in self.late.range(..oldest).rev() {
+            if on >= floor {
+                floor = from;
+            }
+        }
+        floor
     }
 
     /// Both ends alive, different, and the edge not there yet.
@@ -306,8 +312,13 @@ impl LiveGraph {
         let ids = &self.ids;
         self.needs.push(slot, dep, |entry| ids[entry as usize] != GONE);
         self.needed_by.push(dep, slot, |entry| ids[entry as usize] != GONE);
-        if ids[dep as usize] > ids[slot as usize] {
-            self.late.insert(ids[slot as usize]);
+        self.note_late(self.ids[slot as usize], self.ids[dep as usize]);
+    }
+
+    fn note_late(&mut self, from: u64, on: u64) {
+        if on > from {
+            let newest = self.late.entry(from).or_insert(on);
+            *newest = on.max(*newest);
         }
     }
 
@@ -411,8 +422,9 @@ impl LiveGraph {
         self.needed_by = self.needed_by.renumbered(&order, &renumbered);
         self.late.clear();
         for (slot, &id) in (0..).zip(&ids) {
-            if self.needs.entries(slot).iter().any(|&dep| dep > slot) {
-                self.late.insert(id);
+            let newest = self.needs.entries(slot).iter().max().copied().unwrap_or(0);
+            if newest > slot {
+                self.late.insert(id, ids[newest as usize]);
             }
         }
         self.newest = ids.last().copied().unwrap_or(0);

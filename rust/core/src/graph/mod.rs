@@ -18,5 +18,5 @@ mod walk;
 
 pub use live::LiveGraph;
 pub use members::{MAX_MEMBERS, MemberSet};
-pub use order::{Relation, UndoOrder};
+pub use order::{Ready, Relation, UndoOrder};
 pub use walk::Scratch;

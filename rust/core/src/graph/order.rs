@@ -164,8 +164,8 @@ impl UndoOrder {
     }
 
     /// The ids whose inverses may start, highest first.
-    pub fn ready(&self) -> impl Iterator<Item = u64> + '_ {
-        self.ready.iter().rev().map(|&place| self.ids[place as usize])
+    pub fn ready(&self) -> Ready<'_> {
+        Ready { ids: &self.ids, places: self.ready.iter() }
     }
 
     /// What holds the inverse of `id` back directly, ascending: for an edge from a ring, all open
@@ -335,6 +335,21 @@ impl UndoOrder {
                 self.ready.insert(next);
             }
         }
+    }
+}
+
+/// The ids whose inverses may start, highest first; made by [`UndoOrder::ready`].
+#[derive(Debug, Clone)]
+pub struct Ready<'a> {
+    ids: &'a [u64],
+    places: std::collections::btree_set::Iter<'a, u32>,
+}
+
+impl Iterator for Ready<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.places.next_back().map(|&place| self.ids[place as usize])
     }
 }
 
