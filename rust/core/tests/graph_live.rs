@@ -1,5 +1,8 @@
 //! The live graph against a naive model made of ordered sets.
 
+// A test stops at the first surprise, and its numbers are small.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectstore::graph::{LiveGraph, Scratch};
@@ -60,7 +63,8 @@ impl Model {
         let accepted = |id: &u64| self.0.contains_key(id) && keep(*id);
         let mut set: BTreeSet<u64> = targets.iter().copied().filter(accepted).collect();
         loop {
-            let more: BTreeSet<u64> = set.iter().flat_map(|&id| step(id)).filter(accepted).collect();
+            let more: BTreeSet<u64> =
+                set.iter().flat_map(|&id| step(id)).filter(accepted).collect();
             let size = set.len();
             set.extend(more);
             if set.len() == size {
@@ -108,6 +112,7 @@ impl Model {
 #[derive(Debug, Clone)]
 enum Step {
     Insert(u64, Vec<u64>),
+    InsertMany(Vec<(u64, Vec<u64>)>),
     Late(u64, u64),
     Remove(u64),
     RemoveMany(Vec<u64>),
@@ -122,6 +127,8 @@ fn id() -> impl Strategy<Value = u64> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (id(), prop::collection::vec(id(), 0..6)).prop_map(|(id, deps)| Step::Insert(id, deps)),
+        1 => prop::collection::vec((id(), prop::collection::vec(id(), 0..6)), 0..12)
+            .prop_map(Step::InsertMany),
         3 => (id(), id()).prop_map(|(from, on)| Step::Late(from, on)),
         1 => id().prop_map(Step::Remove),
         1 => prop::collection::vec(id(), 0..12).prop_map(Step::RemoveMany),
@@ -132,6 +139,10 @@ fn step() -> impl Strategy<Value = Step> {
 fn run(graph: &mut LiveGraph, model: &mut Model, step: &Step) {
     match step {
         Step::Insert(id, deps) => assert_eq!(graph.insert(*id, deps), model.insert(*id, deps)),
+        Step::InsertMany(items) => {
+            let new = items.iter().filter(|(id, deps)| model.insert(*id, deps)).count();
+            assert_eq!(graph.insert_many(items.iter().map(|(id, deps)| (*id, deps))), new);
+        }
         Step::Late(from, on) => {
             assert_eq!(graph.add_dependency(*from, *on), model.add_dependency(*from, *on));
         }

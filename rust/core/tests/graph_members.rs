@@ -1,5 +1,8 @@
 //! Member sets: what is written is read back, in the smallest form, and hostile bytes are refused.
 
+// A test stops at the first surprise, and its numbers are small.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
 use std::collections::BTreeSet;
 
 use effectstore::graph::{MAX_MEMBERS, MemberSet};
@@ -14,7 +17,10 @@ fn decoded(bytes: &[u8]) -> Result<MemberSet, String> {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 /// A set like those of fences: pieces that are dense, striped or scattered.

@@ -1,5 +1,8 @@
 //! The undo order against a model that looks at every pair of nodes.
 
+// A test stops at the first surprise, and its numbers are small.
+#![allow(clippy::cast_possible_truncation)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectstore::graph::{Relation, UndoOrder};
@@ -76,7 +79,8 @@ impl Model {
                 }
             }
         }
-        holding.extend(ring.into_iter().filter(|&other| other > id && self.is(other, Status::Open)));
+        holding
+            .extend(ring.into_iter().filter(|&other| other > id && self.is(other, Status::Open)));
         holding
     }
 
@@ -104,10 +108,11 @@ fn relation() -> impl Strategy<Value = Relation> {
 
 /// Mostly from newer to older, as edges are; some the other way, which makes rings.
 fn edges(nodes: u64) -> impl Strategy<Value = Vec<Edge>> {
-    let edge = (1..=nodes, 1..=nodes + 1, relation(), 0..8u8).prop_map(|(left, right, why, turn)| {
-        let (low, high) = (left.min(right), left.max(right));
-        if turn == 0 { (low * 3, high * 3, why) } else { (high * 3, low * 3, why) }
-    });
+    let edge =
+        (1..=nodes, 1..=nodes + 1, relation(), 0..8u8).prop_map(|(left, right, why, turn)| {
+            let (low, high) = (left.min(right), left.max(right));
+            if turn == 0 { (low * 3, high * 3, why) } else { (high * 3, low * 3, why) }
+        });
     prop::collection::vec(edge, 0..(3 * nodes as usize))
 }
 

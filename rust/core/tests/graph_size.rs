@@ -2,6 +2,9 @@
 //!
 //! `cargo test --release --test graph_size -- --ignored --nocapture` prints the speed.
 
+// A test stops at the first surprise, and its numbers are small.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -21,7 +24,8 @@ fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
 fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
     move |bound| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % bound
     }
 }
@@ -204,47 +208,83 @@ fn speed() {
         let tail = &ids[ids.len() - 256..];
         let rounds = 201;
         let report = |what: &str, ns: f64| {
-            println!("{count:>7} x {degree:<3} {what:<28} {:>9.1} us {:>6.2} ns/edge", ns / 1e3, ns / edges);
+            println!(
+                "{count:>7} x {degree:<3} {what:<28} {:>9.1} us {:>6.2} ns/edge",
+                ns / 1e3,
+                ns / edges
+            );
         };
         let found = graph.closure(&mut scratch, tail).len();
         assert!(found as u64 > count - count / 100);
-        report("closure", median_ns(rounds, || {
-            black_box(graph.closure(&mut scratch, tail));
-        }));
-        report("cascade", median_ns(rounds, || {
-            black_box(graph.cascade(&mut scratch, &ids[..256]));
-        }));
-        report("uncovered, last two", median_ns(rounds, || {
-            black_box(graph.uncovered(&mut scratch, &[count - 1, count - 2]));
-        }));
-        report("insert all", median_ns(11, || {
-            black_box(graph_of(&deps));
-        }));
+        report(
+            "closure",
+            median_ns(rounds, || {
+                black_box(graph.closure(&mut scratch, tail));
+            }),
+        );
+        report(
+            "cascade",
+            median_ns(rounds, || {
+                black_box(graph.cascade(&mut scratch, &ids[..256]));
+            }),
+        );
+        report(
+            "uncovered, last two",
+            median_ns(rounds, || {
+                black_box(graph.uncovered(&mut scratch, &[count - 1, count - 2]));
+            }),
+        );
+        report(
+            "insert all",
+            median_ns(11, || {
+                black_box(graph_of(&deps));
+            }),
+        );
+        report(
+            "insert all as one",
+            median_ns(11, || {
+                let mut graph = LiveGraph::new();
+                graph.insert_many((0..).zip(&deps));
+                black_box(graph);
+            }),
+        );
         let mut settled: Vec<LiveGraph> = (0..11).map(|_| graph.clone()).collect();
         let half = &ids[..ids.len() / 2];
-        report("remove half", median_ns(11, || {
-            let mut one = settled.pop().unwrap();
-            black_box(one.remove_many(half));
-            std::mem::forget(one);
-        }));
+        report(
+            "remove half",
+            median_ns(11, || {
+                let mut one = settled.pop().unwrap();
+                black_box(one.remove_many(half));
+                std::mem::forget(one);
+            }),
+        );
         let edges: Vec<_> = (0..)
             .zip(&deps)
             .flat_map(|(id, deps)| deps.iter().map(move |&dep| (id, dep, Relation::Dependency)))
             .collect();
-        report("undo order, made", median_ns(11, || {
-            black_box(UndoOrder::new(&ids, &edges));
-        }));
+        report(
+            "undo order, made",
+            median_ns(11, || {
+                black_box(UndoOrder::new(&ids, &edges));
+            }),
+        );
         let made = UndoOrder::new(&ids, &edges);
         let mut orders: Vec<UndoOrder> = (0..11).map(|_| made.clone()).collect();
-        report("undo order, run through", median_ns(11, || {
-            let mut order = orders.pop().unwrap();
-            while let Some(id) = order.ready().next() {
-                order.finish(id);
-            }
-        }));
+        report(
+            "undo order, run through",
+            median_ns(11, || {
+                let mut order = orders.pop().unwrap();
+                while let Some(id) = order.ready().next() {
+                    order.finish(id);
+                }
+            }),
+        );
         let set = MemberSet::from_sorted(ids.clone());
-        report("member set, encoded", median_ns(rounds, || {
-            black_box(minicbor::to_vec(&set).unwrap());
-        }));
+        report(
+            "member set, encoded",
+            median_ns(rounds, || {
+                black_box(minicbor::to_vec(&set).unwrap());
+            }),
+        );
     }
 }

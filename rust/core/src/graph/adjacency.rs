@@ -44,28 +44,26 @@ impl Adjacency {
         self.lists.push(list);
     }
 
-    /// Adds `entry` to the list of `slot`. A full list first drops its entries that are not
-    /// `alive`, and grows only when more than half of it remains: a list that lives long holds at
-    /// most about twice what was ever alive in it at once.
-    pub(super) fn push(&mut self, slot: u32, entry: u32, alive: impl Fn(u32) -> bool) {
-        let mut list = self.lists[slot as usize];
-        if list.len == list.capacity {
-            let block = &mut self.words[list.offset..list.offset + list.len as usize];
-            let mut kept = 0;
-            for place in 0..block.len() {
-                if alive(block[place]) {
-                    block[kept] = block[place];
-                    kept += 1;
-                }
-            }
-            list.len = count(kept);
-            if list.len >= list.capacity / 2 {
-                list = self.grown(list);
-            }
+    /// Appends empty lists for the next slots, each with room for as many entries as said.
+    pub(super) fn push_empty_lists(&mut self, room: &[u32]) {
+        for &wanted in room {
+            let list = if wanted == 0 { List::default() } else { self.block(wanted) };
+            self.lists.push(list);
         }
+    }
+
+    /// Adds `entry` to the list of `slot`. A full list first drops its entries that are not
+    /// `alive` (`None`: all are), and grows only when half of it or more remains: a list that lives
+    /// long holds no more than about four times what was ever alive in it at once.
+    #[inline]
+    pub(super) fn push(&mut self, slot: u32, entry: u32, alive: Option<impl Fn(u32) -> bool>) {
+        let list = &self.lists[slot as usize];
+        if list.len == list.capacity {
+            self.lists[slot as usize] = self.with_room(*list, alive);
+        }
+        let list = &mut self.lists[slot as usize];
         self.words[list.offset + list.len as usize] = entry;
         list.len += 1;
-        self.lists[slot as usize] = list;
     }
 
     /// Empties the list of `slot` and gives its block back.
@@ -99,6 +97,21 @@ impl Adjacency {
         self.words.clear();
         self.unused.clear();
         self.unused_words = 0;
+    }
+
+    fn with_room(&mut self, mut list: List, alive: Option<impl Fn(u32) -> bool>) -> List {
+        if let Some(alive) = alive {
+            let block = &mut self.words[list.offset..list.offset + list.len as usize];
+            let mut kept = 0;
+            for place in 0..block.len() {
+                if alive(block[place]) {
+                    block[kept] = block[place];
+                    kept += 1;
+                }
+            }
+            list.len = count(kept);
+        }
+        if list.len >= list.capacity / 2 { self.grown(list) } else { list }
     }
 
     fn grown(&mut self, old: List) -> List {

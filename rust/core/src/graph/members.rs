@@ -209,7 +209,9 @@ fn read_runs(bytes: &[u8]) -> Result<Vec<u64>, &'static str> {
         let more = read_number(&mut rest)?;
         let first = match ids.last() {
             None => gap,
-            Some(last) => last.checked_add(2).and_then(|next| next.checked_add(gap)).ok_or(BEYOND)?,
+            Some(last) => {
+                last.checked_add(2).and_then(|next| next.checked_add(gap)).ok_or(BEYOND)?
+            }
         };
         let last = first.checked_add(more).ok_or(BEYOND)?;
         if more >= (MAX_MEMBERS - ids.len()) as u64 {
@@ -251,7 +253,9 @@ fn read_gaps(bytes: &[u8]) -> Result<Vec<u64>, &'static str> {
         let gap = read_number(&mut rest)?;
         let id = match ids.last() {
             None => gap,
-            Some(last) => last.checked_add(1).and_then(|next| next.checked_add(gap)).ok_or(BEYOND)?,
+            Some(last) => {
+                last.checked_add(1).and_then(|next| next.checked_add(gap)).ok_or(BEYOND)?
+            }
         };
         if ids.len() == MAX_MEMBERS {
             return Err(TOO_MANY);

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 /// Ids per page. A page that serves a single id costs about 300 bytes, a full one 5 bytes per id.
 const PAGE_IDS: u64 = 64;
+const PAGE_SLOTS: usize = 64;
 
 #[derive(Debug, Clone)]
 struct Page {
     /// One bit per id of the page.
     present: u64,
-    slots: [u32; PAGE_IDS as usize],
+    slots: [u32; PAGE_SLOTS],
 }
 
 impl Page {
@@ -43,7 +44,7 @@ impl IdTable {
         let page = self
             .pages
             .entry(id / PAGE_IDS)
-            .or_insert_with(|| Box::new(Page { present: 0, slots: [0; PAGE_IDS as usize] }));
+            .or_insert_with(|| Box::new(Page { present: 0, slots: [0; PAGE_SLOTS] }));
         let place = id % PAGE_IDS;
         page.present |= 1 << place;
         page.slots[place as usize] = slot;
