@@ -155,3 +155,32 @@ impl Adjacency {
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Adjacency;
+
+    #[test]
+    fn a_full_list_drops_what_is_dead_before_it_grows() {
+        let mut lists = Adjacency::default();
+        lists.push_list(&[]);
+        for entry in 0..100_000 {
+            lists.push(0, entry, Some(|other: u32| other + 10 >= entry));
+            assert!(lists.entries(0).len() <= 64);
+            let recent: Vec<u32> = (entry.saturating_sub(9)..=entry).collect();
+            assert!(lists.entries(0).ends_with(&recent));
+        }
+        assert!(lists.words.len() < 200);
+    }
+
+    #[test]
+    fn a_block_given_back_is_used_again() {
+        let mut lists = Adjacency::default();
+        let entries: Vec<u32> = (0..50).collect();
+        for slot in 0..1_000 {
+            lists.push_list(&entries);
+            lists.drop_list(slot);
+        }
+        assert_eq!((lists.words.len(), lists.unused_words), (64, 64));
+    }
+}
