@@ -7,6 +7,9 @@
 /// Smallest block, in words of 4 bytes.
 const SMALLEST_BLOCK: u32 = 2;
 
+/// Not a slot.
+pub(super) const NO_SLOT: u32 = u32::MAX;
+
 #[derive(Debug, Clone, Copy, Default)]
 struct List {
     offset: usize,
@@ -78,15 +81,17 @@ impl Adjacency {
     }
 
     /// A dense copy: the lists of the slots in `order`, each entry replaced by `renumbered[entry]`,
-    /// entries without a new number left out.
-    pub(super) fn renumbered(&self, order: &[u32], renumbered: &[Option<u32>]) -> Self {
+    /// entries whose new number is [`NO_SLOT`] left out.
+    pub(super) fn renumbered(&self, order: &[u32], renumbered: &[u32]) -> Self {
         let mut copy = Self::default();
         copy.lists.reserve(order.len());
+        copy.words.reserve(self.words.len() - self.unused_words);
         let mut entries = Vec::new();
         for &slot in order {
             entries.clear();
             let old = self.entries(slot).iter();
-            entries.extend(old.filter_map(|&entry| renumbered[entry as usize]));
+            let new = old.map(|&entry| renumbered[entry as usize]);
+            entries.extend(new.filter(|&entry| entry != NO_SLOT));
             copy.push_list(&entries);
         }
         copy
