@@ -8,7 +8,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use effectstore::graph::{LiveGraph, MemberSet, Relation, Scratch, UndoOrder};
+use effectstore::graph::{LiveGraph, Relation, Scratch, UndoOrder};
+use effectstore::model::MemberSet;
 
 /// Far above what linear time takes on a slow, busy machine, far below what quadratic time takes.
 const LINEAR: Duration = Duration::from_secs(60);

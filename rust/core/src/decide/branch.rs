@@ -26,9 +26,10 @@ impl Turn<'_> {
     }
 
     pub(super) fn branch_reply(&self, id: BranchId) -> Ruling<Reply> {
-        self.state.branch_info(id).map(Reply::Branch).ok_or_else(|| {
-            Refusal::NotFound { reference: format!("branch {id}") }.into()
-        })
+        self.state
+            .branch_info(id)
+            .map(Reply::Branch)
+            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
     }
 
     fn create_branch(
@@ -73,23 +74,17 @@ impl Turn<'_> {
         })))
     }
 
-    fn take_over(
-        &mut self,
-        name: &str,
-        worker_gone: bool,
-        by: Option<&str>,
-    ) -> Ruling<BranchId> {
+    fn take_over(&mut self, name: &str, worker_gone: bool, by: Option<&str>) -> Ruling<BranchId> {
         let id = match self.state.names.get(name) {
             Some(id) => *id,
             None => match self.history.branch_named(name)? {
                 Some(_) => {
-                    return Err(Refusal::BranchClosed { branch: name.to_owned(), cause: None }
-                        .into());
+                    return Err(
+                        Refusal::BranchClosed { branch: name.to_owned(), cause: None }.into()
+                    );
                 }
                 None => {
-                    return Err(
-                        Refusal::NotFound { reference: format!("branch {name:?}") }.into()
-                    );
+                    return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
                 }
             },
         };
@@ -128,14 +123,11 @@ impl Turn<'_> {
         let info = self.state.branch_info(id);
         self.vote(id);
         self.emit(Event::BranchMerged { branch: id });
-        let closed = info.map(|info| BranchInfo {
-            state: BranchState::Closed,
-            tip: Vec::new(),
-            ..info
-        });
-        closed.map(Reply::Branch).ok_or_else(|| {
-            Refusal::NotFound { reference: format!("branch {id}") }.into()
-        })
+        let closed =
+            info.map(|info| BranchInfo { state: BranchState::Closed, tip: Vec::new(), ..info });
+        closed
+            .map(Reply::Branch)
+            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
     }
 
     fn heartbeat(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {

@@ -38,10 +38,8 @@ impl Turn<'_> {
         let blockers = self.in_the_way(&closure, &voted);
         if blockers.is_empty() {
             // A vote that this fence uses up is said by the fence itself.
-            let left: Vec<EffectId> = votes
-                .into_iter()
-                .filter(|vote| closure.binary_search(vote).is_err())
-                .collect();
+            let left: Vec<EffectId> =
+                votes.into_iter().filter(|vote| closure.binary_search(vote).is_err()).collect();
             self.vote_for(Some(owner), left, None);
             return Ok(Reply::Fence(self.fence(None, closure, vec![target], None)));
         }
@@ -107,12 +105,7 @@ impl Turn<'_> {
     }
 
     /// What the owner votes for: its part of the closure, or all that it has registered.
-    fn owners_part(
-        &self,
-        target: Target,
-        owner: BranchId,
-        closure: &[EffectId],
-    ) -> Vec<EffectId> {
+    fn owners_part(&self, target: Target, owner: BranchId, closure: &[EffectId]) -> Vec<EffectId> {
         let Some(branch) = self.state.branches.get(&owner) else { return Vec::new() };
         match target {
             Target::Branch(_) => branch.unvoted.iter().copied().collect(),
@@ -211,11 +204,17 @@ impl Turn<'_> {
 
     /// An intent without targets: another fence committed them, or all of them are void.
     fn close_intent(&mut self, id: FenceId) {
-        let Some(Intent { committed, target, by, .. }) = self.state.intents.get(&id).cloned() else {
+        let Some(Intent { committed, target, by, .. }) = self.state.intents.get(&id).cloned()
+        else {
             return;
         };
         if committed {
-            self.emit(Event::Fenced { intent: Some(id), members: MemberSet::default(), target, by });
+            self.emit(Event::Fenced {
+                intent: Some(id),
+                members: MemberSet::default(),
+                target,
+                by,
+            });
         } else {
             self.emit(Event::IntentEnded { intent: id, cause: None });
         }

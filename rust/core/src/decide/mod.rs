@@ -5,31 +5,25 @@
 //! that replay uses, so that what a verb decides next stands on what it has just decided. Whoever
 //! calls throws the state away if the events cannot be made durable.
 
-mod approval;
 mod branch;
 mod commit;
 mod doom;
-mod evidence;
-mod follow;
 mod history;
 mod look;
 mod meta;
 mod observe;
-mod outbox;
 mod outcome;
-mod plan;
 mod reads;
 mod reconcile;
 mod register;
 mod registration;
 mod step;
-mod timers;
 mod tokens;
 mod vote;
 
 pub use history::{Fate, History, HistoryError};
-pub use look::{decision, report_of};
-pub use plan::{plan_of, rollback_state};
+pub use look::decision;
+pub use step::{plan_of, report_of, rollback_state};
 
 use crate::model::{Command, Event, Refusal, Reply};
 use crate::state::State;
@@ -103,12 +97,7 @@ impl Turn<'_> {
 /// What fell due by then happens first, refused commands included; what follows from the command
 /// (intents that lost their last blocker, rollbacks that are finished) happens last, in the same
 /// transaction.
-pub fn decide(
-    state: &mut State,
-    history: &dyn History,
-    command: &Command,
-    now_ms: u64,
-) -> Verdict {
+pub fn decide(state: &mut State, history: &dyn History, command: &Command, now_ms: u64) -> Verdict {
     state.tidy();
     let mut turn = Turn { state, history, now_ms, events: Vec::new() };
     let reply = turn.due().and_then(|()| turn.rule(command));

@@ -119,7 +119,11 @@ impl Turn<'_> {
 
     /// Observations that rode along, with the writers that are still live. What became void since
     /// stands for what it rested on; what was doomed since stops the branch.
-    pub(super) fn renew(&mut self, id: BranchId, observed: &[Observation]) -> Ruling<Vec<Observation>> {
+    pub(super) fn renew(
+        &mut self,
+        id: BranchId,
+        observed: &[Observation],
+    ) -> Ruling<Vec<Observation>> {
         let mut renewed = Vec::new();
         for observation in observed {
             let mut writers = BTreeSet::new();
@@ -236,9 +240,9 @@ impl Turn<'_> {
         }
         match self.look(branch, read, ReadRule::Speculative) {
             Ok(writers) => Ok(Ok(writers.into_iter().filter(|writer| *writer != id).collect())),
-            Err(Stop::Refused { refusal: Refusal::DoomedDependency { dependency, key }, .. }) => {
-                Ok(Err((Refusal::DoomedDependency { dependency, key }, dependency)))
-            }
+            Err(Stop::Refused {
+                refusal: Refusal::DoomedDependency { dependency, key }, ..
+            }) => Ok(Err((Refusal::DoomedDependency { dependency, key }, dependency))),
             Err(stop) => Err(stop),
         }
     }

@@ -41,9 +41,9 @@ impl Turn<'_> {
         version: EffectId,
         rule: ReadRule,
     ) -> Ruling<Vec<EffectId>> {
-        let missing = || Refusal::NotFound { reference: format!("version {version} of key {key:?}") };
-        let doomed =
-            || Refusal::DoomedDependency { dependency: version, key: Some(key.clone()) };
+        let missing =
+            || Refusal::NotFound { reference: format!("version {version} of key {key:?}") };
+        let doomed = || Refusal::DoomedDependency { dependency: version, key: Some(key.clone()) };
         if let Some(effect) = self.state.effects.get(version) {
             if !effect.writes.contains(key) {
                 return Err(missing().into());

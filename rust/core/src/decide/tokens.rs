@@ -7,12 +7,7 @@ use crate::state::Branch;
 impl Turn<'_> {
     /// Writes down that somebody was turned away.
     pub(super) fn audit(&mut self, verb: &str, code: &str, reference: u64, held: Option<Token>) {
-        self.emit(Event::Refused {
-            verb: verb.to_owned(),
-            code: code.to_owned(),
-            reference,
-            held,
-        });
+        self.emit(Event::Refused { verb: verb.to_owned(), code: code.to_owned(), reference, held });
     }
 
     /// The branch's name, for messages.

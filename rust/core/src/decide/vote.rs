@@ -1,7 +1,7 @@
 //! Votes: what an owner, or the merge authority, says may be committed.
 
 use super::{Ruling, Turn};
-use crate::model::{BlockReason, Blocker, BranchId, EffectId, Event, MemberSet, Outcome, Reply, Token};
+use crate::model::{Blocker, BranchId, EffectId, Event, MemberSet, Reply, Token};
 
 impl Turn<'_> {
     pub(super) fn seal(&mut self, id: BranchId, token: Token) -> Ruling<Reply> {
@@ -44,31 +44,7 @@ impl Turn<'_> {
         closure: &[EffectId],
         votes: &dyn Fn(&crate::state::Effect) -> bool,
     ) -> Vec<Blocker> {
-        let mut blockers = Vec::new();
-        for id in closure {
-            let Some(effect) = self.state.live_effect(*id) else { continue };
-            let no_vote = !votes(effect);
-            let unknown = effect.outcome == Outcome::Unknown && !effect.is_deferred();
-            if !no_vote && !unknown {
-                continue;
-            }
-            let branch = self.state.branches.get(&effect.branch);
-            let name = branch.map_or_else(String::new, |branch| branch.name.clone());
-            let agent = branch.map_or_else(String::new, |branch| branch.agent.clone());
-            if no_vote {
-                blockers.push(Blocker {
-                    effect: *id,
-                    branch: name.clone(),
-                    agent: agent.clone(),
-                    reason: BlockReason::NoVote,
-                });
-            }
-            if unknown {
-                let reason = BlockReason::Unknown;
-                blockers.push(Blocker { effect: *id, branch: name, agent, reason });
-            }
-        }
-        blockers
+        super::look::blockers(self.state, closure, votes)
     }
 }
 

@@ -154,6 +154,11 @@ impl LiveGraph {
         slot.map_or_else(Vec::new, |slot| self.alive_ids(self.needed_by.entries(slot)))
     }
 
+    /// At least the number of effects that rest directly on `id`, found without a walk.
+    pub fn dependents_bound(&self, id: u64) -> usize {
+        self.table.get(id).map_or(0, |slot| self.needed_by.entries(slot).len())
+    }
+
     /// Ancestors: all that `targets` rest on, directly or through others, and those of the targets
     /// that are in the graph, ascending.
     pub fn closure(&self, scratch: &mut Scratch, targets: &[u64]) -> Vec<u64> {

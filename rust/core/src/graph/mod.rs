@@ -4,19 +4,16 @@
 //! recursion, and no result that depends on the order of a hash map or of an edge list. Ids are the
 //! sequence numbers of effects, as plain `u64`.
 //!
-//! - [`MemberSet`]: a set of ids as one record of the log holds it.
 //! - [`LiveGraph`]: the dependencies among effects that are not settled yet.
 //! - [`UndoOrder`]: the order in which inverses may start.
 
 mod adjacency;
 mod components;
 mod live;
-mod members;
 mod order;
 mod pages;
 mod walk;
 
 pub use live::LiveGraph;
-pub use members::{MAX_MEMBERS, MemberSet};
 pub use order::{Ready, Relation, UndoOrder};
 pub use walk::Scratch;

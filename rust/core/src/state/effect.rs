@@ -121,7 +121,8 @@ impl Effect {
     pub fn is_dirty(&self) -> bool {
         self.is_doomed()
             && self.step.as_ref().is_some_and(|step| {
-                !step.is_discarded() && (step.is_claimed() || !step.is_finished() || !self.is_settled())
+                !step.is_discarded()
+                    && (step.is_claimed() || !step.is_finished() || !self.is_settled())
             })
     }
 

@@ -136,12 +136,12 @@ impl State {
         branch.note(seq);
         let effects: Vec<EffectId> = branch.effects.iter().copied().collect();
         for effect in effects {
-            let Some(effect) = self.effects.get_mut(effect) else { continue };
-            effect.token = token;
-            effect.note(seq);
-            if worker_gone && !effect.is_settled() && effect.is_running() {
-                effect.closed = true;
-                self.settled(seq, effect_id(effect));
+            let Some(known) = self.effects.get_mut(effect) else { continue };
+            known.token = token;
+            known.note(seq);
+            if worker_gone && !known.is_settled() && known.is_running() {
+                known.closed = true;
+                self.settled(seq, effect);
             }
         }
         self.renew_lease(id, now_ms);
@@ -228,12 +228,7 @@ impl State {
     }
 
     /// Adds observations to what a branch rests on.
-    pub(super) fn observe_branch(
-        &mut self,
-        seq: u64,
-        id: BranchId,
-        observations: &[Observation],
-    ) {
+    pub(super) fn observe_branch(&mut self, seq: u64, id: BranchId, observations: &[Observation]) {
         for observation in observations {
             let live = self.live_only(&observation.writers);
             for writer in &live {
@@ -317,10 +312,6 @@ impl State {
             branch.tip = ids(tip).into_iter().collect();
         }
     }
-}
-
-fn effect_id(effect: &super::Effect) -> EffectId {
-    effect.id
 }
 
 /// A branch as it was made.

@@ -96,9 +96,8 @@ impl State {
             .filter(|id| self.live_effect(*id).is_some())
             .collect();
         if let Some(branch) = self.branches.get(&registered.branch) {
-            named.extend(
-                branch.named.iter().copied().filter(|id| registered.rests_on.contains(id)),
-            );
+            named
+                .extend(branch.named.iter().copied().filter(|id| registered.rests_on.contains(id)));
         }
         named.sort_unstable();
         named.dedup();
@@ -161,8 +160,8 @@ impl State {
             }
             entry.writers.push(id);
             entry.frontier.retain(|writer| {
-                let by_program = follows_tip
-                    && effects.get(*writer).is_some_and(|writer| writer.branch == own);
+                let by_program =
+                    follows_tip && effects.get(*writer).is_some_and(|writer| writer.branch == own);
                 !by_program && registered.rests_on.binary_search(writer).is_err()
             });
             open.extend(entry.frontier.iter().copied());
@@ -283,9 +282,7 @@ impl State {
                 effect
                     .writes
                     .iter()
-                    .filter(|key| {
-                        self.keys.get(key).is_some_and(|entry| entry.frontier.len() > 1)
-                    })
+                    .filter(|key| self.keys.get(key).is_some_and(|entry| entry.frontier.len() > 1))
                     .cloned(),
             );
         }
@@ -351,6 +348,30 @@ impl State {
         if effect.is_doomed() && !effect.is_dirty() {
             self.mark_clean(seq, id);
         }
+    }
+
+    /// The world no longer shows what the effect wrote; a look that began before may have.
+    fn mark_clean(&mut self, seq: u64, id: EffectId) {
+        let Some(effect) = self.effects.get(id) else { return };
+        let (writes, records) = (effect.writes.clone(), effect.records.clone());
+        for key in &writes {
+            self.keys.trace(key, seq, &records, |trace| {
+                trace.dirty_at = seq;
+                trace.dirty_by = id;
+            });
+        }
+    }
+
+    /// The call of a doomed effect did not run: a step that nobody has begun is discarded (C30).
+    fn discard_unbegun(&mut self, seq: u64, id: EffectId) {
+        let Some(step) = self.effects.get_mut(id).and_then(|effect| effect.step.as_mut()) else {
+            return;
+        };
+        if !step.begun {
+            step.status = super::StepStatus::Discarded;
+            self.order = None;
+        }
+        self.settled(seq, id);
     }
 
     fn not_run(&mut self, seq: u64, id: EffectId, observed: &[EffectId]) {
@@ -484,8 +505,11 @@ impl State {
         if let Some(old) = effect.delivery.as_ref().and_then(|delivery| delivery.until_ms) {
             self.timers.remove(&(old, Timer::Delivery(id)));
         }
-        effect.delivery =
-            Some(Box::new(Delivery { agent: agent.to_owned(), until_ms: Some(until_ms), attempts }));
+        effect.delivery = Some(Box::new(Delivery {
+            agent: agent.to_owned(),
+            until_ms: Some(until_ms),
+            attempts,
+        }));
         effect.token = Token { incarnation: self.incarnation, number: seq };
         effect.note(seq);
         self.timers.insert((until_ms, Timer::Delivery(id)));

@@ -28,6 +28,7 @@ impl State {
                     target: target.clone(),
                     by: by.clone(),
                     blockers: Vec::new(),
+                    committed: false,
                 };
                 self.intents.insert(id, intent);
                 self.awake.insert(id);
@@ -88,7 +89,14 @@ impl State {
             effect.state = EffectState::Committed;
             effect.fence = Some(fence);
             effect.records.push(seq);
-            self.awake.extend(effect.intents.iter().copied());
+            let intents = effect.intents.clone();
+            for waiting in intents {
+                if let Some(waiting) = self.intents.get_mut(&waiting) {
+                    waiting.targets.remove(&id);
+                    waiting.committed = true;
+                    self.awake.insert(waiting.id);
+                }
+            }
             self.settling.push_back(id);
             self.live -= 1;
             self.settles += 1;
@@ -127,7 +135,8 @@ impl State {
 
     /// Takes a settled effect out of the tips, bases, observations and refusals that hold it.
     fn unhold(&mut self, id: EffectId, owner: BranchId) {
-        let mut holders = self.effects.get(id).map(|effect| effect.held_by.clone()).unwrap_or_default();
+        let mut holders =
+            self.effects.get(id).map(|effect| effect.held_by.clone()).unwrap_or_default();
         holders.push(owner);
         for holder in holders {
             if let Some(branch) = self.branches.get_mut(&holder) {
@@ -157,11 +166,9 @@ impl State {
             entry.writers.retain(|writer| *writer != id);
             entry.frontier.retain(|writer| *writer != id);
             let effects = &self.effects;
-            let earlier = entry
-                .writers
-                .iter()
-                .copied()
-                .filter(|writer| effects.get(*writer).is_some_and(|other| other.position < effect.position));
+            let earlier = entry.writers.iter().copied().filter(|writer| {
+                effects.get(*writer).is_some_and(|other| other.position < effect.position)
+            });
             earlier_doomed.extend(earlier.clone());
             let newest = entry.later.as_ref().is_none_or(|later| later.position < effect.position);
             if newest && earlier.count() > 0 {

@@ -102,7 +102,13 @@ impl Keys {
     }
 
     /// Notes that something was seen at `moment` that a later look must know of.
-    pub fn trace(&mut self, key: &Key, moment: u64, records: &[u64], note: impl FnOnce(&mut Trace)) {
+    pub fn trace(
+        &mut self,
+        key: &Key,
+        moment: u64,
+        records: &[u64],
+        note: impl FnOnce(&mut Trace),
+    ) {
         let entry = self.entries.entry(key.clone()).or_default();
         let trace = entry.trace.get_or_insert_default();
         let before = trace.records.last().copied();

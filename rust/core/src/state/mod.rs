@@ -19,6 +19,7 @@ mod keys;
 mod release;
 mod rollback;
 mod undo;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -48,6 +49,8 @@ pub struct Intent {
     /// Blockers found at the last look. The last one is watched; the closure is looked at again
     /// only when all of them are gone, so waiting costs nothing.
     pub blockers: Vec<EffectId>,
+    /// A fence committed targets of it.
+    pub committed: bool,
 }
 
 /// An approval and the records that memory needs for it.
@@ -213,12 +216,7 @@ impl State {
     /// A branch's own live effects, ascending.
     pub fn live_of(&self, branch: BranchId) -> Vec<EffectId> {
         self.branches.get(&branch).map_or_else(Vec::new, |branch| {
-            branch
-                .effects
-                .iter()
-                .copied()
-                .filter(|id| self.live_effect(*id).is_some())
-                .collect()
+            branch.effects.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect()
         })
     }
 
@@ -267,7 +265,9 @@ impl State {
                 .chain(&entry.delivered_readers)
                 .copied()
                 .filter(|id| {
-                    self.effects.get(*id).is_some_and(|effect| effect.is_running() && !(effect.is_doomed() && effect.closed))
+                    self.effects.get(*id).is_some_and(|effect| {
+                        effect.is_running() && !(effect.is_doomed() && effect.closed)
+                    })
                 })
                 .collect();
             busy.sort_unstable();
