@@ -1,1 +1,3 @@
 //! effectstore.
+
+pub mod storage;
