@@ -15,6 +15,9 @@ pub enum CommitFailure {
     BatchTooLarge,
     /// A writing method of the batch had failed before. The store goes on.
     BatchBroken,
+    /// This process has seen as many new log segments as it has handles for. The files must be
+    /// opened again.
+    HandlesExhausted,
     /// The system refused a write or a flush; its words. The files must be opened again.
     Io(String),
 }
@@ -26,6 +29,7 @@ impl fmt::Display for CommitFailure {
             Self::MapFull => f.write_str("the memory map is full"),
             Self::BatchTooLarge => f.write_str("the batch is too large for one transaction"),
             Self::BatchBroken => f.write_str("an earlier write of the batch had failed"),
+            Self::HandlesExhausted => f.write_str("no handle is left for a new log segment"),
             Self::Io(text) => write!(f, "the system refused a write or a flush: {text}"),
         }
     }
@@ -98,8 +102,8 @@ pub enum StorageError {
     HistoryRewound {
         /// The head seen before.
         seen: u64,
-        /// The head found now.
-        found: u64,
+        /// The head found now; `None` when the data file itself is another one.
+        found: Option<u64>,
     },
     /// The store was closed, or could not be reopened after a failed commit.
     Closed,
@@ -163,16 +167,17 @@ impl StorageError {
     pub const fn needs_reopen(&self) -> bool {
         matches!(
             self,
-            Self::NotCommitted { cause: CommitFailure::Io(_) }
+            Self::NotCommitted { cause: CommitFailure::Io(_) | CommitFailure::HandlesExhausted }
                 | Self::CommitUnknown { .. }
                 | Self::Closed
         )
     }
 }
 
-/// Whether the system says that there is no room, by space or by quota.
+/// Whether the system says that there is no room: on the disk, by quota, or by the process's
+/// limit on file sizes.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
 
 impl fmt::Display for StorageError {
@@ -226,10 +231,15 @@ impl fmt::Display for StorageError {
                 "the store's lock file is not the one that was opened ({reason}), so others could \
                  write at the same time; close the store everywhere and open it again"
             ),
-            Self::HistoryRewound { seen, found } => write!(
+            Self::HistoryRewound { seen, found: Some(found) } => write!(
                 f,
                 "the log ended at {seen} and now ends at {found}: the files were replaced by an \
                  older copy; close the store and find out who did"
+            ),
+            Self::HistoryRewound { seen, found: None } => write!(
+                f,
+                "the data file was replaced while its log ended at {seen}; close the store \
+                 everywhere, find out who did, and open it again"
             ),
             Self::Closed => f.write_str("the store is closed; open it again"),
             Self::ReadOnly => {

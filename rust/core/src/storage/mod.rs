@@ -12,9 +12,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 mod error;
+mod lmdb;
+mod memory;
 mod options;
+mod turn;
 
 pub use error::{CommitFailure, StorageError};
+pub use lmdb::LmdbStorage;
+pub use memory::MemoryStorage;
 pub use options::{MAX_KEY_BYTES, SegmentLimits, StorageOptions};
 
 /// A side table. Each one maps byte strings to byte strings in the order of the keys' bytes.
@@ -161,6 +166,10 @@ pub trait Storage: Send + Sync {
     /// or be empty, and puts `marks` into the copy's [`Table::Meta`].
     fn backup(&self, to: &Path, marks: &[(&[u8], &[u8])]) -> Result<(), StorageError>;
 
+    /// Whether the process of this number has the store open. Another process's number is
+    /// meaningful only among processes that share a process namespace.
+    fn process_has_open(&self, pid: u32) -> Result<bool, StorageError>;
+
     /// Closes and opens the files again after an error for which
     /// [`StorageError::needs_reopen`] holds. Waits until every view and batch is gone, so the
     /// caller must hold none. Before anything is read from the answer that others may act on, the
@@ -191,18 +200,37 @@ pub struct StorageStats {
     pub readers: u32,
     /// Reader slots there are.
     pub max_readers: u32,
-    /// The oldest snapshot that a reader holds, as a number of transactions behind the newest,
-    /// with the process that holds it. `None`: nobody reads.
-    pub oldest_reader: Option<OldestReader>,
 }
 
-/// The reader that keeps the most space from being reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OldestReader {
-    /// The process.
-    pub pid: u32,
-    /// How many committed transactions its snapshot lies behind.
-    pub transactions_behind: u64,
+/// Whether a key of [`Table::Meta`] belongs to this module.
+pub(crate) fn is_own_key(table: Table, key: &[u8]) -> bool {
+    table == Table::Meta && key.starts_with(OWN_PREFIX)
+}
+
+/// What the keys of [`Table::Meta`] begin with that belong to this module.
+pub(crate) const OWN_PREFIX: &[u8] = b"storage.";
+
+/// Refuses keys that no table can hold or that callers may not touch.
+pub(crate) fn check_key(table: Table, key: &[u8]) -> Result<(), StorageError> {
+    let reason = if key.is_empty() {
+        "an empty key cannot be stored".to_owned()
+    } else if key.len() > MAX_KEY_BYTES {
+        format!("{} bytes are more than the {MAX_KEY_BYTES} of a table's key", key.len())
+    } else if is_own_key(table, key) {
+        "keys of meta that begin with `storage.` belong to the storage".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(StorageError::Options { option: "key", reason })
+}
+
+/// Refuses a record that does not follow the head.
+pub(crate) fn check_next(head: u64, seq: u64) -> Result<(), StorageError> {
+    if head.checked_add(1) == Some(seq) {
+        return Ok(());
+    }
+    let reason = format!("{seq} was given and the log ends at {head}");
+    Err(StorageError::Options { option: "seq", reason })
 }
 
 /// What a store says about itself; written once, at its creation.
