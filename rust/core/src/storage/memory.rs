@@ -153,6 +153,9 @@ impl ReadView for View {
 
     fn scan(&self, from: u64, visit: &mut RecordVisitor<'_>) -> Result<(), StorageError> {
         let from = from.max(1);
+        if from > self.head_number() {
+            return Ok(());
+        }
         let skip = position(from).unwrap_or(usize::MAX);
         for (seq, record) in (from..).zip(self.0.records.iter().skip(skip)) {
             if visit(seq, record).is_break() {
