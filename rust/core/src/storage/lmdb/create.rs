@@ -105,8 +105,8 @@ fn install(
         .map_err(|e| failed("create", &scratch, &e))?;
     let outcome = fill(&scratch).and_then(|()| {
         let filled = scratch.join(DATA_FILE);
-        let file = File::open(&filled).map_err(|e| failed("open", &filled, &e))?;
-        file.sync_all().map_err(|e| failed("flush", &filled, &e))?;
+        let whole = File::open(&filled).map_err(|e| failed("open", &filled, &e))?;
+        whole.sync_all().map_err(|e| failed("flush", &filled, &e))?;
         sync_directory(&scratch)?;
         fs::rename(&filled, &data).map_err(|e| failed("move into place", &filled, &e))
     });
@@ -192,7 +192,7 @@ fn clear_leftovers(dir: &Path) -> Result<(), StorageError> {
 fn check_creation(map_size_bytes: u64, options: &StorageOptions) -> Result<(), StorageError> {
     let refuse = |option, reason| Err(StorageError::Options { option, reason });
     let page = u64::from(page_size_bytes());
-    if map_size_bytes % page != 0 || map_size_bytes < 64 * page {
+    if !map_size_bytes.is_multiple_of(page) || map_size_bytes < 64 * page {
         let reason = format!("{map_size_bytes} is no multiple of {page}, or less than 64 of them");
         return refuse("map_size", reason);
     }

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::files::failed;
+use super::free_pages;
 use crate::storage::StorageError;
 
 pub(super) const DATA_VERSION: u32 = 1;
@@ -29,6 +30,8 @@ pub(super) struct MetaPage {
     pub(super) map_size_bytes: u64,
     /// Named tables.
     pub(super) tables: u64,
+    /// Root page of the table of free pages.
+    pub(super) free_root: u64,
     pub(super) last_page: u64,
     pub(super) transaction: u64,
 }
@@ -65,7 +68,7 @@ fn check_once(file: &File, path: &Path) -> Result<MetaPage, StorageError> {
     let second = read_page(file, path, have, u64::from(first.page_size_bytes))?;
     let newest = if second.transaction > first.transaction { second } else { first };
     let need = newest.needed_bytes();
-    if have < need {
+    if have < need && !free_pages::cover_tail(file, &newest, have) {
         return Err(StorageError::Truncated { have, need });
     }
     if newest.map_size_bytes < need {
@@ -107,6 +110,7 @@ fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<MetaPage, String> {
         page_size_bytes,
         map_size_bytes: u64_at(bytes, 32),
         tables: u64_at(bytes, 120),
+        free_root: u64_at(bytes, 80),
         last_page: u64_at(bytes, 136),
         transaction: u64_at(bytes, 144),
     })

@@ -23,6 +23,7 @@ mod create;
 mod fault;
 mod files;
 mod format;
+mod free_pages;
 mod meta_page;
 mod opened;
 mod owner;
