@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectstore::storage::{
-    CommitFailure, LmdbStorage, SegmentLimits, Storage, StorageError, StorageOptions, Table,
+    CommitFailure, LmdbStorage, OldestReader, SegmentLimits, Storage, StorageError, StorageOptions,
+    Table,
 };
 use tempfile::tempdir;
 
@@ -139,6 +140,8 @@ fn a_child_of_these_tests() {
             std::thread::sleep(Duration::from_secs(60));
         }
         "limit the file" => limit_the_file(dir),
+        "fail the data" => fail_writes(dir, false),
+        "fail the meta page" => fail_writes(dir, true),
         other => panic!("no such role: {other}"),
     }
 }
@@ -277,6 +280,25 @@ fn slots_of_killed_readers_are_used_again() {
 }
 
 #[test]
+fn the_oldest_reader_is_named() {
+    let dir = tempdir().unwrap();
+    let storage = open(dir.path());
+    append(&storage, 1).unwrap();
+    let stats = storage.stats().unwrap();
+    assert_eq!((stats.readers, stats.oldest_reader), (0, None));
+    let mut child = start("hold a view", dir.path(), 0);
+    wait_until_holding(&mut child);
+    append(&storage, 1).unwrap();
+    append(&storage, 1).unwrap();
+    let _view = storage.read().unwrap();
+    let stats = storage.stats().unwrap();
+    let oldest = OldestReader { pid: child.id(), transactions_behind: 2 };
+    assert_eq!((stats.readers, stats.oldest_reader), (2, Some(oldest)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn a_child_of_fork_is_refused_and_may_open_anew() {
     let dir = tempdir().unwrap();
     let said = run("fork", dir.path());
@@ -344,7 +366,11 @@ fn a_child_of_fork_does_not_keep_its_parent_alive() {
     assert!(storage.process_has_open(child.id()).unwrap());
     child.kill().unwrap();
     child.wait().unwrap();
-    let parent_seems_alive = storage.process_has_open(child.id()).unwrap();
+    // The grandchild lets go of what it inherited as soon as it runs at all.
+    let parent_seems_alive = (0..2000).all(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        storage.process_has_open(child.id()).unwrap()
+    });
     // SAFETY: only sends a signal, to a process that this test has made.
     unsafe {
         assert_eq!(libc::kill(grandchild, 0), 0, "the grandchild ended too early");
@@ -408,4 +434,66 @@ fn limit_the_file(dir: &Path) {
     assert_eq!(storage.reserve_ok(), Ok(()));
     check(&storage);
     say("room again");
+}
+
+#[test]
+fn a_failed_write_of_data_is_not_committed_and_needs_a_reopen() {
+    let dir = tempdir().unwrap();
+    assert_eq!(run("fail the data", dir.path()), ["not committed", "goes on"]);
+    check(&open(dir.path()));
+}
+
+#[test]
+fn a_failed_write_of_the_meta_page_is_unknown_and_needs_a_reopen() {
+    let dir = tempdir().unwrap();
+    assert_eq!(run("fail the meta page", dir.path()), ["unknown", "goes on"]);
+    check(&open(dir.path()));
+}
+
+/// This process's descriptors of the data file that have exactly these of the three flags.
+fn data_descriptors(dir: &Path, wanted: i32) -> Vec<i32> {
+    let data = dir.canonicalize().unwrap().join("data.mdb");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let entry = entry.unwrap();
+        if std::fs::read_link(entry.path()).ok().as_ref() != Some(&data) {
+            continue;
+        }
+        let fd: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
+        // SAFETY: only asks for the descriptor's flags.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        if flags & (libc::O_ACCMODE | libc::O_APPEND | libc::O_DSYNC) == wanted {
+            found.push(fd);
+        }
+    }
+    found
+}
+
+/// Puts a descriptor for reading in the place of the one that LMDB writes through.
+fn fail_writes(dir: &Path, meta: bool) {
+    let storage = open(dir);
+    append(&storage, 10).unwrap();
+    let wanted = if meta { libc::O_WRONLY | libc::O_DSYNC } else { libc::O_RDWR };
+    let [victim] = data_descriptors(dir, wanted)[..] else { panic!("not the one descriptor") };
+    let deaf = std::fs::File::open(dir.join("data.mdb")).unwrap();
+    // SAFETY: replaces a descriptor of this process; that is the fault to be provoked.
+    assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&deaf), victim) }, victim);
+    let refused = append(&storage, 1).unwrap_err();
+    assert!(refused.needs_reopen(), "{refused}");
+    if meta {
+        assert!(matches!(refused, StorageError::CommitUnknown { .. }), "{refused}");
+        assert_eq!(storage.read().err(), Some(StorageError::Closed));
+        say("unknown");
+    } else {
+        let cause = matches!(refused, StorageError::NotCommitted { cause: CommitFailure::Io(_) });
+        assert!(cause, "{refused}");
+        assert_eq!(check(&storage), 10);
+        say("not committed");
+    }
+    assert_eq!(storage.write().err(), Some(StorageError::Closed));
+    storage.reopen().unwrap();
+    let head = check(&storage);
+    assert!(head == 10 || (meta && head == 11), "{head}");
+    assert_eq!(append(&storage, 2), Ok(head + 2));
+    say("goes on");
 }

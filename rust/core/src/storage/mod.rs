@@ -196,10 +196,24 @@ pub struct StorageStats {
     pub reserve_bytes: u64,
     /// Size of the memory map in bytes; 0 where there is none.
     pub map_size_bytes: u64,
-    /// Reader slots in use, over all processes.
+    /// Whether the reserve keeps its promise on this file system. On overlay and copy-on-write
+    /// file systems, zeroes that are overwritten need room anew.
+    pub reserve_is_sure: bool,
+    /// Views that are open, over all processes.
     pub readers: u32,
     /// Reader slots there are.
     pub max_readers: u32,
+    /// The view that keeps the most space from being reused. `None`: nobody reads.
+    pub oldest_reader: Option<OldestReader>,
+}
+
+/// The oldest view there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OldestReader {
+    /// Number of the process that holds it.
+    pub pid: u32,
+    /// How many committed transactions have followed it.
+    pub transactions_behind: u64,
 }
 
 /// Whether a key of [`Table::Meta`] belongs to this module.

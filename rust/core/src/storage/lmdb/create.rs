@@ -18,8 +18,8 @@ use heed::{CommitOrAbort, CompactionOption, Database, EnvFlags};
 
 use super::fault;
 use super::files::{
-    DATA_FILE, DIRECTORY_MODE, FILE_MODE, LOCK_FILE, OWNER_FILE, SCRATCH_PREFIX, failed, random_id,
-    sync_directory,
+    DATA_FILE, DIRECTORY_MODE, FILE_MODE, LOCK_FILE, OWNER_FILE, SCRATCH_PREFIX, failed, parent_of,
+    random_id, sync_directory,
 };
 use super::format::{self, FORMAT_KEY, FORMAT_VERSION};
 use super::meta_page::DATA_VERSION;
@@ -114,8 +114,8 @@ fn install(
     outcome?;
     removed?;
     sync_directory(dir)?;
-    if made && let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        sync_directory(parent)?;
+    if made {
+        sync_directory(parent_of(dir))?;
     }
     Ok(true)
 }

@@ -79,6 +79,23 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 14] = [
     (0xBACB_ACBC, "vmhgfs"),
 ];
 const FUSE: u32 = 0x6573_5546;
+/// overlay, btrfs, zfs, bcachefs.
+const COPY_ON_WRITE: [u32; 4] = [0x794C_7630, 0x9123_683E, 0x2FC1_2FC1, 0xCA45_1A4E];
+
+/// Whether a page that was written once can be written again on a full disk.
+pub(super) fn overwrites_in_place(dir: &Path) -> Result<bool, StorageError> {
+    Ok(!COPY_ON_WRITE.contains(&file_system_magic(dir)?))
+}
+
+/// The directory in which `path` lies.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        // A bare name lies in the working directory.
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
 
 /// Refuses network file systems: locks and memory maps are not what LMDB needs there.
 pub(super) fn refuse_network_fs(dir: &Path) -> Result<(), StorageError> {

@@ -147,3 +147,81 @@ pub(super) fn check(format: &FormatRecord, read_only: bool) -> Result<(), Storag
 const fn refused(reason: String) -> StorageError {
     StorageError::Format { reason }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn example() -> FormatRecord {
+        FormatRecord {
+            version: 0,
+            min_reader: 0,
+            min_writer: 0,
+            lmdb_data_version: 1,
+            page_size_bytes: 4096,
+            little_endian: true,
+            map_size_bytes: 1 << 40,
+            segments: SegmentLimits::default(),
+            store_id: *b"sixteen bytes id",
+            created_ms: 1_796_000_000_000,
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back() {
+        assert_eq!(decode(&encode(&example()).unwrap()).unwrap(), example());
+    }
+
+    #[test]
+    fn keys_are_in_the_order_of_deterministic_cbor() {
+        let bytes = encode(&example()).unwrap();
+        let mut decoder = Decoder::new(&bytes);
+        let mut keys = Vec::new();
+        for _ in 0..decoder.map().unwrap().unwrap() {
+            let key = decoder.str().unwrap();
+            keys.push((key.len(), key));
+            decoder.skip().unwrap();
+        }
+        assert_eq!(decoder.position(), bytes.len());
+        assert!(keys.is_sorted());
+    }
+
+    #[test]
+    fn unknown_keys_are_skipped_and_a_missing_one_is_named() {
+        let known = encode(&example()).unwrap();
+        // One more pair in the map's head, and the pair at its end.
+        let mut more = known.clone();
+        more[0] += 1;
+        more.extend(minicbor::to_vec("later").unwrap());
+        more.extend(minicbor::to_vec([1, 2, 3]).unwrap());
+        assert_eq!(decode(&more).unwrap(), example());
+        let at = known.windows(7).position(|name| name == b"version").unwrap();
+        let mut renamed = known;
+        renamed[at] = b'V';
+        let refused = decode(&renamed).unwrap_err();
+        assert!(refused.to_string().contains("`version`"), "{refused}");
+    }
+
+    #[test]
+    fn every_cut_and_flip_is_refused_or_read_without_a_panic() {
+        let bytes = encode(&example()).unwrap();
+        for length in 0..bytes.len() {
+            assert!(decode(&bytes[..length]).is_err());
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let _ = decode(&flipped);
+        }
+    }
+
+    #[test]
+    fn newer_stores_are_refused_by_what_they_ask_for() {
+        let newer = FormatRecord { version: 9, min_writer: 1, ..example() };
+        assert!(check(&newer, false).is_err());
+        assert_eq!(check(&newer, true), Ok(()));
+        assert!(check(&FormatRecord { min_reader: 1, ..newer }, true).is_err());
+    }
+}

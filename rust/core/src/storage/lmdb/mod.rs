@@ -27,6 +27,7 @@ mod free_pages;
 mod meta_page;
 mod opened;
 mod owner;
+mod readers;
 mod registry;
 mod reserve;
 mod segment;
@@ -84,9 +85,8 @@ impl LmdbStorage {
             let id = match FileId::of(&data)? {
                 Some(id) => id,
                 None if options.create && !options.read_only => {
-                    if let Some(parent) = dir.parent().filter(|parent| parent.is_dir()) {
-                        Self::check_file_system(parent, options)?;
-                    }
+                    let there = if dir.is_dir() { dir } else { files::parent_of(dir) };
+                    Self::check_file_system(there, options)?;
                     create::create(dir, options)?;
                     FileId::of(&data)?.ok_or_else(|| missing(dir))?
                 }
@@ -203,6 +203,10 @@ impl Storage for LmdbStorage {
         // The format record and the segment directory are this module's.
         rows[Table::Meta.index()] = rows[Table::Meta.index()].saturating_sub(1 + segments);
         let info = opened.info();
+        let slots = info.maximum_number_of_readers;
+        // Ended first, so that it does not count itself.
+        drop(txn);
+        let readers = readers::list(opened.lock_file(), slots, info.last_txn_id as u64)?;
         let used_bytes = opened.used_bytes();
         let file_bytes = match &opened.reserve {
             Some(reserve) => reserve.file_bytes()?,
@@ -216,8 +220,10 @@ impl Storage for LmdbStorage {
             used_bytes,
             reserve_bytes: file_bytes.saturating_sub(used_bytes),
             map_size_bytes: self.format.map_size_bytes,
-            readers: info.number_of_readers,
-            max_readers: info.maximum_number_of_readers,
+            reserve_is_sure: opened.reserve.is_some() && opened.overwrites_in_place,
+            readers: readers.count,
+            max_readers: slots,
+            oldest_reader: readers.oldest,
         })
     }
 

@@ -1,5 +1,6 @@
 //! The open files: environment, tables, log segments, owner file, reserve.
 
+use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -47,6 +48,9 @@ pub(super) struct Tail {
 pub(super) struct Opened {
     // Dropped by hand: in a child of `fork` it must be left alone.
     env: ManuallyDrop<LmdbEnv>,
+    // Closing any descriptor of the lock file drops this process's locks on it, so this one is
+    // closed after the environment, and in a child of `fork` together with it or never.
+    lock_file: ManuallyDrop<File>,
     inherited_closed: AtomicBool,
     pub(super) pid: u32,
     pub(super) main: Db,
@@ -64,6 +68,7 @@ pub(super) struct Opened {
     dir: PathBuf,
     lock_id: FileId,
     data_id: FileId,
+    pub(super) overwrites_in_place: bool,
     pub(super) reserve: Option<Reserve>,
     pub(super) owner: OwnerFile,
 }
@@ -104,6 +109,7 @@ impl Opened {
             });
         }
         let lock_id = FileId::of(&dir.join(LOCK_FILE))?.ok_or_else(lock_file_missing)?;
+        let overwrites_in_place = files::overwrites_in_place(dir)?;
         let reserve = if options.read_only {
             None
         } else {
@@ -111,8 +117,13 @@ impl Opened {
             reserve.refill(&owner, meta.needed_bytes(), u32::MAX);
             Some(reserve)
         };
+        let lock_path = dir.join(LOCK_FILE);
+        // The last step that can fail: see the field.
+        let lock_file =
+            File::open(&lock_path).map_err(|e| files::failed("open", &lock_path, &e))?;
         Ok(Self {
             env: ManuallyDrop::new(env),
+            lock_file: ManuallyDrop::new(lock_file),
             inherited_closed: AtomicBool::new(false),
             pid: process::id(),
             main: opened.main,
@@ -126,6 +137,7 @@ impl Opened {
             dir: dir.to_owned(),
             lock_id,
             data_id,
+            overwrites_in_place,
             reserve,
             owner,
         })
@@ -147,6 +159,10 @@ impl Opened {
     pub(super) unsafe fn env(&self) -> &'static LmdbEnv {
         // SAFETY: the environment lives as long as `self`, and the caller keeps that alive.
         unsafe { &*std::ptr::from_ref::<LmdbEnv>(&self.env) }
+    }
+
+    pub(super) fn lock_file(&self) -> &File {
+        &self.lock_file
     }
 
     pub(super) fn info(&self) -> heed::EnvInfo {
@@ -271,6 +287,8 @@ impl Opened {
         // SAFETY: the flag makes this happen once, and the check of the process number in each
         // method and each drop keeps the child from using the environment.
         drop(unsafe { std::ptr::read(&raw const *self.env) });
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const *self.lock_file) });
     }
 }
 
@@ -279,6 +297,8 @@ impl Drop for Opened {
         if process::id() == self.pid {
             // SAFETY: this is the only drop in the process that opened the environment.
             unsafe { ManuallyDrop::drop(&mut self.env) };
+            // SAFETY: as above.
+            unsafe { ManuallyDrop::drop(&mut self.lock_file) };
         }
     }
 }
