@@ -91,7 +91,7 @@ fn install(
     dir: &Path,
     fill: impl FnOnce(&Path) -> Result<(), StorageError>,
 ) -> Result<bool, StorageError> {
-    let made = make_directory(dir)?;
+    make_directory(dir)?;
     let _lock = lock_directory(dir)?;
     let data = dir.join(DATA_FILE);
     if data.exists() {
@@ -108,23 +108,40 @@ fn install(
         let whole = File::open(&filled).map_err(|e| failed("open", &filled, &e))?;
         whole.sync_all().map_err(|e| failed("flush", &filled, &e))?;
         sync_directory(&scratch)?;
-        fs::rename(&filled, &data).map_err(|e| failed("move into place", &filled, &e))
+        fs::rename(&filled, &data).map_err(|e| failed("move into place", &filled, &e))?;
+        sync_place(dir)
     });
-    let removed = fs::remove_dir_all(&scratch).map_err(|e| failed("remove", &scratch, &e));
-    outcome?;
-    removed?;
-    sync_directory(dir)?;
-    if made {
-        sync_directory(parent_of(dir))?;
-    }
-    Ok(true)
+    // Last, since what is left of it tells the next open that the place may not be durable yet.
+    let removed = remove_scratch(&scratch);
+    outcome.and(removed).map(|()| true)
 }
 
-/// Makes the store's directory; `false` if it was there. Its parent must exist.
-fn make_directory(dir: &Path) -> Result<bool, StorageError> {
+/// Ends the creation of a store whose data file is in place: its creator may have died, or may
+/// be at work just now, before the place was durable.
+pub(super) fn finish(dir: &Path) -> Result<(), StorageError> {
+    if list_directory(dir)?.scratch.is_empty() {
+        return Ok(());
+    }
+    let _lock = lock_directory(dir)?;
+    sync_place(dir)?;
+    list_directory(dir)?.scratch.iter().try_for_each(|path| remove_scratch(path))
+}
+
+/// Makes a store's directory and its entries durable.
+fn sync_place(dir: &Path) -> Result<(), StorageError> {
+    sync_directory(dir)?;
+    sync_directory(parent_of(dir))
+}
+
+fn remove_scratch(path: &Path) -> Result<(), StorageError> {
+    fs::remove_dir_all(path).map_err(|e| failed("remove", path, &e))
+}
+
+/// Makes the store's directory unless it is there. Its parent must exist.
+fn make_directory(dir: &Path) -> Result<(), StorageError> {
     match DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(false),
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         Err(e) => Err(failed("create", dir, &e)),
     }
 }
@@ -153,40 +170,50 @@ fn lock_directory(dir: &Path) -> Result<File, StorageError> {
     }
 }
 
-/// Removes what crashed creators left, and refuses a directory that holds anything else.
-fn clear_leftovers(dir: &Path) -> Result<(), StorageError> {
-    let entries = fs::read_dir(dir).map_err(|e| failed("list", dir, &e))?;
-    let mut scratch: Vec<PathBuf> = Vec::new();
-    for entry in entries {
+/// What a directory holds.
+#[derive(Default)]
+struct Listing {
+    scratch: Vec<PathBuf>,
+    has_lock_file: bool,
+    foreign: Option<String>,
+}
+
+fn list_directory(dir: &Path) -> Result<Listing, StorageError> {
+    let mut listing = Listing::default();
+    for entry in fs::read_dir(dir).map_err(|e| failed("list", dir, &e))? {
         let entry = entry.map_err(|e| failed("list", dir, &e))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.starts_with(SCRATCH_PREFIX) {
-            scratch.push(entry.path());
+            listing.scratch.push(entry.path());
         } else if name == LOCK_FILE {
-            return Err(StorageError::Options {
-                option: "path",
-                reason: format!(
-                    "{} holds a lock file without its data file; whoever still has the lost file \
-                     open would meet the new one through it, so close every such process and \
-                     remove {LOCK_FILE} first",
-                    dir.display()
-                ),
-            });
-        } else if name != OWNER_FILE {
-            return Err(StorageError::Options {
-                option: "path",
-                reason: format!(
-                    "{} is no store and holds other files ({name}); name a new directory",
-                    dir.display()
-                ),
-            });
+            listing.has_lock_file = true;
+        } else if name != OWNER_FILE && name != DATA_FILE {
+            listing.foreign = Some(name.into_owned());
         }
     }
-    for path in scratch {
-        fs::remove_dir_all(&path).map_err(|e| failed("remove", &path, &e))?;
+    Ok(listing)
+}
+
+/// Removes what crashed creators left, and refuses a directory that holds anything else.
+fn clear_leftovers(dir: &Path) -> Result<(), StorageError> {
+    let refuse = |reason| Err(StorageError::Options { option: "path", reason });
+    let listing = list_directory(dir)?;
+    if let Some(name) = listing.foreign {
+        return refuse(format!(
+            "{} is no store and holds other files ({name}); name a new directory",
+            dir.display()
+        ));
     }
-    Ok(())
+    if listing.has_lock_file {
+        return refuse(format!(
+            "{} holds a lock file without its data file; whoever still has the lost file open \
+             would meet the new one through it, so close every such process and remove \
+             {LOCK_FILE} first",
+            dir.display()
+        ));
+    }
+    listing.scratch.iter().try_for_each(|path| remove_scratch(path))
 }
 
 fn check_creation(map_size_bytes: u64, options: &StorageOptions) -> Result<(), StorageError> {

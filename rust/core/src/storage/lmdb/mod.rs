@@ -5,6 +5,7 @@
 //! - One process opens one file once; see `registry`.
 //! - A child of `fork` never calls LMDB on what it inherited, except to close it.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +84,12 @@ impl LmdbStorage {
             let mut entries = registry::lock()?;
             registry::forget_inherited(&mut entries);
             let id = match FileId::of(&data)? {
-                Some(id) => id,
+                Some(id) => {
+                    if !options.read_only {
+                        create::finish(dir)?;
+                    }
+                    id
+                }
                 None if options.create && !options.read_only => {
                     let there = if dir.is_dir() { dir } else { files::parent_of(dir) };
                     Self::check_file_system(there, options)?;
@@ -171,6 +177,12 @@ impl LmdbStorage {
             return Err(StorageError::ReadOnly);
         }
         self.turn.take()
+    }
+}
+
+impl fmt::Debug for LmdbStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LmdbStorage").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,7 @@ use heed::{
 
 use super::files::{DATA_FILE, FileId, LOCK_FILE};
 use super::format::{self, FORMAT_KEY};
-use super::meta_page::{self, DATA_VERSION};
+use super::meta_page::{self, DATA_VERSION, MetaPage};
 use super::owner::OwnerFile;
 use super::reserve::Reserve;
 use super::{fault, files, segment};
@@ -28,6 +28,9 @@ pub(super) type LmdbEnv = Env<WithoutTls>;
 /// million small ones. A read transaction clears 49 bytes for each handle that there may be, so this is
 /// not simply a very large number.
 const SPARE_SEGMENTS: usize = 1024;
+
+/// More tables than any store can have: at full segments, 64 TiB.
+const MAX_TABLES: usize = 1 << 20;
 
 /// One segment of the log.
 #[derive(Clone, Copy)]
@@ -82,10 +85,13 @@ impl Opened {
         let owner = OwnerFile::open(dir)?;
         let flags = if options.read_only { EnvFlags::READ_ONLY } else { EnvFlags::empty() };
         let tables = usize::try_from(meta.tables).unwrap_or(usize::MAX);
+        if tables > MAX_TABLES {
+            return Err(StorageError::corrupted(format!("the meta page: {tables} tables")));
+        }
         let setup = EnvSetup {
             map_size_bytes: meta.map_size_bytes,
             max_readers: options.max_readers,
-            max_tables: tables.saturating_add(SPARE_SEGMENTS),
+            max_tables: tables + SPARE_SEGMENTS,
             flags,
         };
         let env = open_env(dir, &setup)?;
@@ -94,20 +100,7 @@ impl Opened {
             .map_err(|e| fault::of_step("clear stale readers", meta.map_size_bytes, &e))?;
         let opened = open_tables(&env, meta.map_size_bytes)?;
         let format = opened.format;
-        format::check(&format, options.read_only)?;
-        check_against_pages(&format, &meta)?;
-        if let Some(wanted) = options.map_size_bytes
-            && wanted != format.map_size_bytes
-        {
-            return Err(StorageError::Options {
-                option: "map_size",
-                reason: format!(
-                    "the store was created with {} bytes and {wanted} were given; leave it out, \
-                     or export the store into a new one",
-                    format.map_size_bytes
-                ),
-            });
-        }
+        check_format(&format, &meta, options)?;
         let lock_id = FileId::of(&dir.join(LOCK_FILE))?.ok_or_else(lock_file_missing)?;
         let overwrites_in_place = files::overwrites_in_place(dir)?;
         let reserve = if options.read_only {
@@ -412,21 +405,34 @@ fn open_table<'e>(
     opener.open_database(txn, name)?.ok_or(heed::Error::Mdb(MdbError::NotFound))
 }
 
-/// The format record repeats what LMDB's pages say; a difference means damage or a foreign hand.
-fn check_against_pages(
+/// Refuses a store that this program, or these options, may not use.
+fn check_format(
     format: &FormatRecord,
-    meta: &meta_page::MetaPage,
+    meta: &MetaPage,
+    options: &StorageOptions,
 ) -> Result<(), StorageError> {
+    format::check(format, options.read_only)?;
+    // The record repeats what LMDB's pages say; a difference means damage or a foreign hand.
     let same = format.page_size_bytes == meta.page_size_bytes
         && format.map_size_bytes == meta.map_size_bytes
         && format.lmdb_data_version == DATA_VERSION
         && format.little_endian == cfg!(target_endian = "little");
-    if same {
-        return Ok(());
+    if !same {
+        let reason = "the format record and the data file disagree on page size, map size, byte \
+                      order or LMDB's version";
+        return Err(StorageError::Format { reason: reason.to_owned() });
     }
-    let reason = "the format record and the data file disagree on page size, map size, byte \
-                  order or LMDB's version";
-    Err(StorageError::Format { reason: reason.to_owned() })
+    match options.map_size_bytes {
+        Some(wanted) if wanted != format.map_size_bytes => Err(StorageError::Options {
+            option: "map_size",
+            reason: format!(
+                "the store was created with {} bytes and {wanted} were given; leave it out, or \
+                 export the store into a new one",
+                format.map_size_bytes
+            ),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The system's page size in bytes; LMDB takes it for a new file, up to a limit of its own.
