@@ -75,7 +75,7 @@ impl<'s> Batch<'s> {
             let tail_first = newest.first;
             let head = Snapshot::find_head(opened, &txn, &segments[..count])?;
             opened.note_head(seen, head)?;
-            let tail = measure_tail(opened, &txn, &segments[..count], head)?;
+            let tail = find_tail(opened, &txn, &segments[..count], head)?;
             return Ok(Self {
                 txn: Some(txn),
                 segments,
@@ -113,10 +113,29 @@ impl<'s> Batch<'s> {
     }
 
     /// Whether the newest segment is full, so that the next record begins another.
-    fn is_sealed(&self) -> bool {
+    fn is_sealed(&mut self) -> Result<bool, StorageError> {
         let limits = self.opened.format.segments;
         let records = (self.tail.head + 1).saturating_sub(self.tail_first);
-        records >= limits.records || self.tail.bytes >= limits.bytes
+        if records >= limits.records {
+            return Ok(true);
+        }
+        let bytes = match self.tail.bytes {
+            Some(bytes) => bytes,
+            // The records lie in the segment's pages, so they are no more than these.
+            None if self.newest_pages_bytes()? < limits.bytes => return Ok(false),
+            None => self.snapshot()?.segment_bytes(self.tail.segment, 0)?,
+        };
+        self.tail.bytes = Some(bytes);
+        Ok(bytes >= limits.bytes)
+    }
+
+    /// Bytes of the pages of the newest segment that is on disk.
+    fn newest_pages_bytes(&self) -> Result<u64, StorageError> {
+        let txn = self.txn.as_ref().ok_or(StorageError::Closed)?;
+        let newest = self.segments.last().ok_or(StorageError::Closed)?;
+        let stat = newest.db.stat(txn);
+        let stat = stat.map_err(|e| self.opened.fault("measure the newest segment", &e))?;
+        Ok(stat.non_free_page_size() as u64)
     }
 
     fn commit_txn(&mut self) -> Result<(), heed::Error> {
@@ -167,26 +186,27 @@ fn create_segments<'e>(
     Ok(Handles(handles))
 }
 
-/// Bytes of the newest segment: what is remembered, and what others have appended since.
-fn measure_tail(
+/// How full the newest segment is: what is remembered, and what others have appended since.
+fn find_tail(
     opened: &Opened,
     txn: &RwTxn<'_>,
     segments: &[Segment],
     head: u64,
 ) -> Result<Tail, StorageError> {
-    let snapshot = Snapshot { opened, txn, segments, head };
     let at = segments.len() - 1;
-    let mut known = opened.tail.lock().unwrap_or_else(PoisonError::into_inner);
-    let tail = match *known {
-        Some(tail) if tail.segment == at && tail.head == head => return Ok(tail),
-        Some(tail) if tail.segment == at && tail.head < head => {
-            let added = snapshot.segment_bytes(at, tail.head + 1)?;
-            Tail { segment: at, head, bytes: tail.bytes + added }
-        }
-        _ => Tail { segment: at, head, bytes: snapshot.segment_bytes(at, 0)? },
+    let known = opened.tail.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(Tail { segment, head: known_head, bytes: Some(bytes) }) = *known else {
+        return Ok(Tail { segment: at, head, bytes: None });
     };
-    *known = Some(tail);
-    Ok(tail)
+    if segment != at || known_head > head {
+        return Ok(Tail { segment: at, head, bytes: None });
+    }
+    let added = if known_head == head {
+        0
+    } else {
+        Snapshot { opened, txn, segments, head }.segment_bytes(at, known_head + 1)?
+    };
+    Ok(Tail { segment: at, head, bytes: Some(bytes + added) })
 }
 
 impl Drop for Batch<'_> {
@@ -245,10 +265,10 @@ impl WriteBatch for Batch<'_> {
     fn append(&mut self, seq: u64, record: &[u8]) -> Result<(), StorageError> {
         self.opened.check_process()?;
         check_next(self.tail.head, seq)?;
-        if self.is_sealed() {
+        if self.is_sealed()? {
             self.new_segments.push(NewSegment { first: seq, records: Vec::new() });
             self.tail.segment += 1;
-            self.tail.bytes = 0;
+            self.tail.bytes = Some(0);
             self.tail_first = seq;
         }
         if let Some(new) = self.new_segments.last_mut() {
@@ -261,7 +281,7 @@ impl WriteBatch for Batch<'_> {
             })?;
         }
         self.tail.head = seq;
-        self.tail.bytes += record.len() as u64;
+        self.tail.bytes = self.tail.bytes.map(|bytes| bytes + record.len() as u64);
         Ok(())
     }
 

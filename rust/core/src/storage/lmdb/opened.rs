@@ -45,7 +45,8 @@ pub(super) struct Segment {
 pub(super) struct Tail {
     pub(super) segment: usize,
     pub(super) head: u64,
-    pub(super) bytes: u64,
+    /// Bytes of its records; `None` as long as nobody had to know. Measuring reads the segment.
+    pub(super) bytes: Option<u64>,
 }
 
 pub(super) struct Opened {
