@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use effectstore::storage::{CommitFailure, Storage, StorageError};
-use storage_support::{append, check, open, role, run, said_numbers, say, start};
+use storage_support::{append, check, first_number, open, role, run, said_numbers, say, start};
 use tempfile::tempdir;
 
 mod storage_support;
@@ -51,11 +51,17 @@ fn killed_writers_lose_nothing_that_they_acknowledged() {
         let mut children: Vec<Child> = (0..=u64::from(round % 3 == 0))
             .map(|n| start("write for ever", dir.path(), random ^ n))
             .collect();
-        std::thread::sleep(Duration::from_micros(20_000 + random % 60_000));
+        let mut acknowledged = 0;
+        if round % 2 == 0 {
+            // Somewhere in its start.
+            std::thread::sleep(Duration::from_micros(random % 20_000));
+        } else {
+            acknowledged = first_number(&mut children[0]);
+            std::thread::sleep(Duration::from_micros(random % 60_000));
+        }
         for child in &mut children {
             child.kill().unwrap();
         }
-        let mut acknowledged = 0;
         for child in children {
             let last = said_numbers(child).into_iter().max().unwrap_or(0);
             acknowledged = acknowledged.max(last);
@@ -80,7 +86,8 @@ fn killed_creators_leave_stores_or_what_the_next_one_replaces() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
         let dir = tempdir().unwrap();
         let mut child = start("create for ever", dir.path(), 0);
-        std::thread::sleep(Duration::from_micros(10_000 + random % 20_000));
+        first_number(&mut child);
+        std::thread::sleep(Duration::from_micros(random % 10_000));
         child.kill().unwrap();
         let said = said_numbers(child);
         let made = std::fs::read_dir(dir.path()).unwrap().count() as u64;

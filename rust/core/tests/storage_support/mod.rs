@@ -2,7 +2,7 @@
 #![allow(missing_docs, dead_code, clippy::unwrap_used, clippy::missing_panics_doc)]
 
 use std::env;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -116,4 +116,22 @@ pub fn said_numbers(child: Child) -> Vec<u64> {
     let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let numbers = whole.lines().filter_map(|line| line.strip_prefix("said "));
     numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+/// Waits for the first number that a child says, and takes no more than that from its output.
+pub fn first_number(child: &mut Child) -> u64 {
+    let out = child.stdout.as_mut().unwrap();
+    loop {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while byte[0] != b'\n' {
+            out.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        let line = String::from_utf8_lossy(&line);
+        let number = line.strip_prefix("said ").and_then(|number| number.trim().parse().ok());
+        if let Some(number) = number {
+            return number;
+        }
+    }
 }

@@ -146,14 +146,24 @@ fn make_directory(dir: &Path) -> Result<(), StorageError> {
     }
 }
 
-/// Locks a directory against other creators until the file is dropped.
-fn lock_directory(dir: &Path) -> Result<File, StorageError> {
+/// A directory locked against other creators.
+struct DirectoryLock(File);
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Not left to the close: a child of `fork` may have a copy of the descriptor.
+        // SAFETY: the descriptor is open.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+fn lock_directory(dir: &Path) -> Result<DirectoryLock, StorageError> {
     let file = File::open(dir).map_err(|e| failed("open", dir, &e))?;
     let began = Instant::now();
     loop {
         // SAFETY: the descriptor is open.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(file);
+            return Ok(DirectoryLock(file));
         }
         let error = io::Error::last_os_error();
         match error.kind() {
