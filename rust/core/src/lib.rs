@@ -1,7 +1,10 @@
 //! effectstore: a transactional effect store for speculative agents.
 #![deny(missing_docs)]
 
+pub mod codec;
 pub mod decide;
 pub mod graph;
+pub mod log;
 pub mod model;
 pub mod state;
+pub mod storage;
