@@ -22,7 +22,7 @@ mod tokens;
 mod vote;
 
 pub use history::{Fate, History, HistoryError};
-pub use look::decision;
+pub use look::{blockers_of, decision};
 pub use step::{plan_of, report_of, rollback_state};
 
 use crate::model::{Command, Event, Refusal, Reply};

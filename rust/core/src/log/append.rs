@@ -55,7 +55,7 @@ impl<'a> Batch<'a> {
         for (place, event) in (0_u64..).zip(events) {
             let first = place == 0;
             let more = count - place - 1;
-            let told = first && !tells_its_command(command, event);
+            let told = first && !tell_their_command(command, events);
             let header = Header {
                 time_ms,
                 command_id: first.then_some(command_id),
@@ -92,9 +92,11 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A registration's events hold the whole command; anything else writes it down.
-fn tells_its_command(command: &Command, first: &Event) -> bool {
-    matches!(command, Command::Register { .. }) && matches!(first, Event::Registered(_))
+/// A registration's events hold the whole command, if every item was new; anything else writes it
+/// down.
+fn tell_their_command(command: &Command, events: &[Event]) -> bool {
+    let Command::Register { calls, .. } = command else { return false };
+    calls.len() == events.len() && events.iter().all(|event| matches!(event, Event::Registered(_)))
 }
 
 fn payload_refs_of(record: &[u8]) -> Result<Vec<PayloadRef>, minicbor::decode::Error> {

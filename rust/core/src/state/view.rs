@@ -181,3 +181,79 @@ impl State {
         )
     }
 }
+
+impl State {
+    /// Whether a read would be admitted now: its key is not dirty, and the rule lets it in.
+    pub fn readable(
+        &self,
+        branch: BranchId,
+        read: &crate::model::Read,
+        rule: crate::model::ReadRule,
+    ) -> bool {
+        use crate::model::ReadRule;
+        if read.version.is_none() && !self.dirty_writers(&read.key).is_empty() {
+            return false;
+        }
+        let writers = match read.version {
+            Some(version) => vec![EffectId(version)],
+            None => self.live_writers(&read.key),
+        };
+        let lineage = self.lineage(branch);
+        writers.iter().all(|writer| {
+            self.live_effect(*writer).is_none_or(|effect| {
+                lineage.contains(&effect.branch)
+                    || match rule {
+                        ReadRule::Speculative => true,
+                        ReadRule::Sealed => effect.is_sealed(),
+                        ReadRule::Committed => false,
+                    }
+            })
+        })
+    }
+}
+
+impl State {
+    /// Whether an agent may run the inverse of an effect: its own, one that names it, or anyone's.
+    pub fn may_undo(&self, agent: &str, effect: &Effect) -> bool {
+        let owner = self.branches.get(&effect.branch).map(|branch| branch.agent.as_str());
+        let named = effect.inverse.as_ref().and_then(|inverse| inverse.agent.as_deref());
+        agent == "*" || named == Some("*") || named.or(owner) == Some(agent)
+    }
+
+    /// Steps that a worker may ask for, whatever they wait for.
+    fn open_steps<'a>(
+        &'a self,
+        spec: &'a crate::model::ClaimSpec,
+    ) -> impl Iterator<Item = (&'a Effect, &'a super::Step)> {
+        let rollbacks = self.rollbacks.values().filter(move |rollback| {
+            rollback.finished.is_none() && spec.rollback.is_none_or(|only| only == rollback.id)
+        });
+        rollbacks
+            .flat_map(|rollback| rollback.members.iter())
+            .filter_map(|id| self.effects.get(*id))
+            .filter(move |effect| {
+                !spec.except.contains(&effect.id) && self.may_undo(&spec.agent, effect)
+            })
+            .filter_map(|effect| Some((effect, effect.step.as_deref()?)))
+            .filter(|(_, step)| !step.is_finished())
+    }
+
+    /// The next moment at which a step's backoff is over, in milliseconds.
+    pub fn next_backoff_ms(&self, spec: &crate::model::ClaimSpec) -> Option<u64> {
+        self.open_steps(spec)
+            .filter(|(effect, _)| {
+                let rollback = effect.rollback.and_then(|id| self.rollbacks.get(&id));
+                rollback.is_some_and(|rollback| rollback.approved)
+            })
+            .filter_map(|(_, step)| match step.status {
+                super::StepStatus::Pending { again_ms } => again_ms,
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Whether anything is left that a worker may come to run.
+    pub fn has_open_steps(&self, spec: &crate::model::ClaimSpec) -> bool {
+        self.open_steps(spec).any(|(_, step)| !step.is_failed())
+    }
+}
