@@ -96,7 +96,7 @@ impl Turn<'_> {
             self.alert(Severity::Critical, text, id.0);
             return Ok(());
         }
-        let mut again = self.finished_since(id, &story.registered.call.writes, id.0)?;
+        let mut again = self.finished_since(id, &story.registered, id.0)?;
         let committed = if void { self.committed_readers(&story)? } else { Vec::new() };
         again.push(story);
         self.recall(again)?;
@@ -155,12 +155,8 @@ impl Turn<'_> {
     /// Inverses of earlier doomed writers of the effect's keys that finished after `since` are due
     /// again: what ran now may have put their values back.
     pub(super) fn put_back(&mut self, id: EffectId, since: u64) {
-        let Some(effect) = self.state.effects.get(id).filter(|effect| effect.is_writer()) else {
-            return;
-        };
-        if effect.step.as_ref().is_none_or(|step| step.is_discarded()) {
-            return;
-        }
+        let known = self.state.effects.get(id).filter(|effect| effect.is_undone_writer());
+        let Some(effect) = known else { return };
         let mut again = BTreeSet::new();
         for entry in effect.writes.iter().filter_map(|key| self.state.keys.get(key)) {
             for earlier in entry.writers.iter().filter_map(|id| self.state.effects.get(*id)) {
@@ -168,7 +164,7 @@ impl Turn<'_> {
                     .step
                     .as_ref()
                     .is_some_and(|step| step.is_completed() && step.completed_at > since);
-                if finished && earlier.is_writer() && earlier.position < effect.position {
+                if finished && earlier.is_undone_writer() && earlier.position < effect.position {
                     again.insert(earlier.id);
                 }
             }
@@ -185,7 +181,7 @@ impl Turn<'_> {
             return Ok(());
         }
         let Some(Event::Registered(registered)) = self.history.event(id.0)? else { return Ok(()) };
-        let again = self.finished_since(id, &registered.call.writes, claim)?;
+        let again = self.finished_since(id, &registered, claim)?;
         let mut due: BTreeSet<EffectId> = again.iter().map(|story| story.effect).collect();
         for key in &registered.call.writes {
             let Some(entry) = self.state.keys.get(key) else { continue };
@@ -194,7 +190,7 @@ impl Turn<'_> {
                     .step
                     .as_ref()
                     .is_some_and(|step| step.is_completed() && step.completed_at > claim);
-                if finished && earlier.is_writer() && earlier.id < id {
+                if finished && earlier.is_undone_writer() && earlier.id < id {
                     due.insert(earlier.id);
                 }
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::report::{is_clean, report_of};
 use super::step::Failed;
 use super::{Ruling, Turn};
-use crate::model::{EffectId, Event, FailureKind, RollbackId, Severity};
+use crate::model::{EffectId, Event, FailureKind, RollbackId, Severity, Subject};
 use crate::state::{Effect, Guard};
 
 /// What the events since some place may have changed.
@@ -111,12 +111,17 @@ impl Turn<'_> {
         changed
     }
 
-    /// A denial fails every step that is left (C56).
+    /// A denial fails every step that is left, and a new request makes them due again (C56).
     fn answered_over(&self, event: &Event, changed: &mut Changed) {
-        let Event::ApprovalAnswered { approval, approved: false, .. } = event else { return };
-        let Some(known) = self.state.approvals.get(approval) else { return };
-        if let crate::model::Subject::Rollback(id) = known.info.subject
-            && let Some(rollback) = self.state.rollbacks.get(&id)
+        let subject = match event {
+            Event::ApprovalRequested { subject, .. } => Some(subject),
+            Event::ApprovalAnswered { approval, approved: false, .. } => {
+                self.state.approvals.get(approval).map(|known| &known.info.subject)
+            }
+            _ => None,
+        };
+        if let Some(Subject::Rollback(id)) = subject
+            && let Some(rollback) = self.state.rollbacks.get(id)
         {
             changed.steps.extend(rollback.members.iter().copied());
         }

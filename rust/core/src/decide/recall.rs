@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Ruling, Turn};
 use crate::model::{
-    BranchId, Class, EffectId, Event, Inverse, Key, Outcome, Recalled, Registered, Report,
+    BranchId, Class, EffectId, Event, Inverse, Mode, Outcome, Recalled, Registered, Report,
     RollbackId, Token,
 };
 
@@ -176,10 +176,13 @@ impl Turn<'_> {
     pub(super) fn finished_since(
         &self,
         id: EffectId,
-        writes: &[Key],
+        later: &Registered,
         since: u64,
     ) -> Ruling<Vec<Story>> {
         let mut finished = BTreeSet::new();
+        if later.mode == Mode::Deferred {
+            return Ok(Vec::new());
+        }
         self.history.scan(since + 1, &mut |_, event| {
             match event {
                 Event::StepCompleted { effect, .. } | Event::StepResolved { effect, .. }
@@ -198,7 +201,8 @@ impl Turn<'_> {
             }
             let shares = match self.history.event(earlier.0)? {
                 Some(Event::Registered(known)) => {
-                    known.call.writes.iter().any(|key| writes.contains(key))
+                    known.mode == Mode::Eager
+                        && known.call.writes.iter().any(|key| later.call.writes.contains(key))
                 }
                 _ => false,
             };

@@ -3,7 +3,7 @@
 use super::{Ruling, Turn};
 use crate::model::{
     ClaimSpec, EffectId, Event, FailureKind, Inverse, OnFailure, Outcome, Problem, Read, Refusal,
-    Reply, Retry, RollbackId, Severity, StepEnd, StepHandle, StepHold, StepInfo, Token,
+    Reply, Retry, RollbackId, Severity, StepEnd, StepHandle, StepHold, StepInfo,
 };
 use crate::state::{Effect, Guard, State, Step, StepStatus};
 

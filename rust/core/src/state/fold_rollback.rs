@@ -48,8 +48,11 @@ impl State {
                     level.unvoted.remove(&id);
                 }
             }
-            for branch in effect.held_by.iter().chain([&effect.branch]) {
-                causes.entry(*branch).or_insert(id);
+            causes.entry(effect.branch).or_insert(id);
+            for holder in &effect.held_by {
+                if self.branches.get(holder).is_some_and(|branch| branch.holds(id)) {
+                    causes.entry(*holder).or_insert(id);
+                }
             }
             owners.insert(effect.branch);
             self.running.remove(&id);
@@ -58,7 +61,8 @@ impl State {
         }
         self.settles += members.len() as u64;
         self.order = None;
-        if let Some(id) = rollback {
+        // A start that folds only what is needed passes over rollbacks that are gone.
+        if let Some(id) = rollback.filter(|_| !members.is_empty()) {
             self.open_rollback(id, now_ms, doom, members.len());
         }
         self.dirty_keys(seq, &members);

@@ -122,7 +122,8 @@ impl State {
     }
 
     /// A key stays known as having been dirty until the last reader that may ask is gone. That needs
-    /// the records of the effect and of its rollback, which tell when it became clean.
+    /// the records of the effect and of its rollback: without their ends, a start that folds what is
+    /// needed would find the effect doomed and never undone.
     fn keep_trace(&mut self, id: EffectId) {
         let Some(effect) = self.effects.get(id) else { return };
         let mut records = effect.records.clone();
@@ -131,8 +132,7 @@ impl State {
         }
         for key in effect.writes.clone() {
             let trace = self.keys.get(&key).and_then(|entry| entry.trace.as_ref());
-            let moment = trace.filter(|trace| trace.dirty_by == id).map(|trace| trace.dirty_at);
-            if let Some(moment) = moment {
+            if let Some(moment) = trace.map(|trace| trace.dirty_at) {
                 self.keys.trace(&key, moment, &records, |_| {});
             }
         }

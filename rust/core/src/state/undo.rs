@@ -81,9 +81,13 @@ fn is_passive(effects: &Effects, id: EffectId) -> bool {
         .is_none_or(|step| step.is_finished() || step.is_waived())
 }
 
-/// A member that may have run: it counts in the order of writers.
-fn may_have_run(effect: &Effect) -> bool {
-    effect.is_writer() && effect.step.as_ref().is_some_and(|step| !step.is_discarded())
+impl Effect {
+    /// It is doomed and counts in the order of the writers of its keys: it may have run, or its
+    /// inverse has.
+    pub fn is_undone_writer(&self) -> bool {
+        (!self.is_deferred() || self.delivery.is_some())
+            && self.step.as_ref().is_some_and(|step| !step.is_discarded())
+    }
 }
 
 impl State {
@@ -106,7 +110,7 @@ impl State {
                     edges.push((*node, on, Relation::Dependency));
                 }
             }
-            if may_have_run(effect) {
+            if effect.is_undone_writer() {
                 for key in &effect.writes {
                     writers.entry(key).or_default().push((effect.position, *node));
                 }
