@@ -140,7 +140,8 @@ impl Record {
             };
             payloads.push((reference, item));
         }
-        let hash = decoder.bytes()?.try_into().map_err(|_| DecodeError("a hash has 32 bytes".into()))?;
+        let hash =
+            decoder.bytes()?.try_into().map_err(|_| DecodeError("a hash has 32 bytes".into()))?;
         if decoder.position() != bytes.len() {
             return Err(DecodeError("bytes after the chain hash".into()));
         }

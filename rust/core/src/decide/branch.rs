@@ -3,8 +3,8 @@
 use super::tokens::{closed, doomed};
 use super::{Ruling, Turn};
 use crate::model::{
-    BranchId, BranchInfo, BranchState, Command, EffectId, Event, HeldRead, Inherited, Overwrite, ReadRule, Refusal,
-    Reply, Token,
+    BranchId, BranchInfo, BranchState, Command, EffectId, Event, HeldRead, Inherited, Overwrite,
+    ReadRule, Refusal, Reply, Token,
 };
 
 impl Turn<'_> {

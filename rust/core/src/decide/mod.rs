@@ -5,25 +5,34 @@
 //! that replay uses, so that what a verb decides next stands on what it has just decided. Whoever
 //! calls throws the state away if the events cannot be made durable.
 
+mod approval;
 mod branch;
 mod commit;
 mod doom;
+mod evidence;
+mod follow;
 mod history;
 mod look;
 mod meta;
 mod observe;
+mod outbox;
 mod outcome;
+mod plan;
 mod reads;
+mod recall;
 mod reconcile;
 mod register;
 mod registration;
+mod report;
 mod step;
+mod timers;
 mod tokens;
 mod vote;
 
 pub use history::{Fate, History, HistoryError};
 pub use look::{blockers_of, decision};
-pub use step::{plan_of, report_of, rollback_state};
+pub use plan::{plan_of, rollback_state};
+pub use report::report_of;
 
 use crate::model::{Command, Event, Refusal, Reply};
 use crate::state::State;

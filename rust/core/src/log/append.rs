@@ -81,8 +81,7 @@ impl<'a> Batch<'a> {
     }
 
     fn put_blobs(&mut self, payloads: &Payloads) -> Result<(), StorageError> {
-        let refs =
-            payload_refs_of(&self.buffer).map_err(|error| corrupted(error.to_string()))?;
+        let refs = payload_refs_of(&self.buffer).map_err(|error| corrupted(error.to_string()))?;
         for reference in refs {
             if let Some(bytes) = payloads.get(&reference) {
                 put_blob(self.write.as_mut(), &reference, bytes)?;

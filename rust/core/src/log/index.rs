@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::liveness::{self, ROW_RECORDS};
 use super::corrupted;
+use super::liveness::{self, ROW_RECORDS};
 use crate::codec::Record;
 use crate::decide::Fate;
 use crate::model::{EffectId, Event};
@@ -129,16 +129,15 @@ impl Index {
         state: &mut State,
         head: u64,
     ) -> Result<(), StorageError> {
-        let last = batch.get(Table::Meta, LIVENESS_ROW)?.map_or(Ok(0), |row| {
-            liveness::parse_mark(&row).map(|mark| mark.settles)
-        })?;
+        let last = batch
+            .get(Table::Meta, LIVENESS_ROW)?
+            .map_or(Ok(0), |row| liveness::parse_mark(&row).map(|mark| mark.settles))?;
         if self.settles / FOLD_SETTLES == last / FOLD_SETTLES {
             return Ok(());
         }
         state.tidy();
         let needed = state.needed();
-        self.needed_rows =
-            liveness::fold(batch, &needed, &self.dooms, &self.needed_rows)?;
+        self.needed_rows = liveness::fold(batch, &needed, &self.dooms, &self.needed_rows)?;
         self.dooms.clear();
         self.folded_at = head;
         batch.put(Table::Meta, LIVENESS_ROW, &liveness::mark(head, self.settles))

@@ -75,11 +75,7 @@ fn tail(view: &dyn ReadView) -> Result<Tail, StorageError> {
     Ok(Tail { head, hash })
 }
 
-fn fold(
-    state: &mut State,
-    seq: u64,
-    bytes: &[u8],
-) -> Result<crate::codec::Header, StorageError> {
+fn fold(state: &mut State, seq: u64, bytes: &[u8]) -> Result<crate::codec::Header, StorageError> {
     let header = Record::decode_header(bytes)
         .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
     state.tidy();
@@ -91,10 +87,7 @@ fn fold(
 ///
 /// # Errors
 /// [`StorageError::Corrupted`] names the first place that does not fit.
-pub fn replay(
-    view: &dyn ReadView,
-    into: &mut dyn WriteBatch,
-) -> Result<Loaded, StorageError> {
+pub fn replay(view: &dyn ReadView, into: &mut dyn WriteBatch) -> Result<Loaded, StorageError> {
     let mut state = State::default();
     let mut index = Index::default();
     let mut failed = None;

@@ -65,16 +65,15 @@ impl History for Past<'_> {
         visit: &mut dyn FnMut(u64, &Event) -> bool,
     ) -> Result<(), HistoryError> {
         let mut failed: Option<HistoryError> = None;
-        let scanned: Result<(), StorageError> = self.view.scan(from, &mut |seq, bytes| {
-            match Record::decode_header(bytes) {
+        let scanned: Result<(), StorageError> =
+            self.view.scan(from, &mut |seq, bytes| match Record::decode_header(bytes) {
                 Ok(header) if visit(seq, &header.event) => ControlFlow::Continue(()),
                 Ok(_) => ControlFlow::Break(()),
                 Err(error) => {
                     failed = Some(damaged(seq, error));
                     ControlFlow::Break(())
                 }
-            }
-        });
+            });
         scanned.map_err(|error| unreadable(&error))?;
         failed.map_or(Ok(()), Err)
     }

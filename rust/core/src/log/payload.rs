@@ -56,7 +56,10 @@ pub(super) fn put_blob(
     Ok(())
 }
 
-pub(super) fn read_blob(view: &dyn ReadView, reference: &PayloadRef) -> Result<Vec<u8>, StorageError> {
+pub(super) fn read_blob(
+    view: &dyn ReadView,
+    reference: &PayloadRef,
+) -> Result<Vec<u8>, StorageError> {
     let mut bytes = Vec::new();
     let mut number = 0_u32;
     while (bytes.len() as u64) < reference.length {
@@ -82,8 +85,8 @@ pub fn read_payload(
     reference: &PayloadRef,
 ) -> Result<Option<Vec<u8>>, StorageError> {
     let Some(bytes) = view.record(seq)? else { return Err(corrupted(format!("record {seq}"))) };
-    let record = Record::decode(&bytes)
-        .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    let record =
+        Record::decode(&bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
     for (found, item) in record.payloads {
         if found == *reference {
             return match item {

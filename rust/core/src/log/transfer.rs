@@ -32,16 +32,14 @@ pub fn export(view: &dyn ReadView, file: &Path) -> Result<u64, StorageError> {
     out.write_all(&item).map_err(io("write the export file"))?;
     let mut failed = None;
     let mut records = 0;
-    view.scan(1, &mut |seq, bytes| {
-        match export_one(view, &mut out, seq, bytes) {
-            Ok(()) => {
-                records += 1;
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+    view.scan(1, &mut |seq, bytes| match export_one(view, &mut out, seq, bytes) {
+        Ok(()) => {
+            records += 1;
+            ControlFlow::Continue(())
+        }
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
         }
     })?;
     if let Some(error) = failed {
@@ -67,8 +65,8 @@ fn export_one(
     bytes: &[u8],
 ) -> Result<(), StorageError> {
     write_item(out, bytes)?;
-    let record = Record::decode(bytes)
-        .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    let record =
+        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
     for (reference, item) in &record.payloads {
         if *item == PayloadItem::Blob {
             write_item(out, &super::payload::read_blob(view, reference)?)?;
@@ -125,8 +123,8 @@ pub fn import(file: &Path, into: &mut dyn WriteBatch) -> Result<u64, StorageErro
     let mut left = 0_u64;
     while let Some(bytes) = read_item(&mut from)? {
         let seq = tail.head + 1;
-        let record = Record::decode(&bytes)
-            .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+        let record =
+            Record::decode(&bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
         let hash = crate::codec::chain(&tail.hash, seq, &record.header_bytes);
         if hash != record.hash {
             return Err(corrupted(format!("record {seq} does not fit the chain")));

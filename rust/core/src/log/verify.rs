@@ -39,10 +39,7 @@ pub fn verify(
     Ok(VerifyReport { records: tail.head, head: (tail.head, tail.hash) })
 }
 
-fn chain_of(
-    view: &dyn ReadView,
-    from_head: Option<(u64, [u8; 32])>,
-) -> Result<Tail, StorageError> {
+fn chain_of(view: &dyn ReadView, from_head: Option<(u64, [u8; 32])>) -> Result<Tail, StorageError> {
     let mut tail = Tail::default();
     let mut found = from_head.is_none();
     let mut failed = None;
@@ -69,7 +66,9 @@ fn chain_of(
     }
     if !found {
         let head = from_head.map_or(0, |(head, _)| head);
-        return Err(corrupted(format!("record {head}: the log does not hold the head that is known")));
+        return Err(corrupted(format!(
+            "record {head}: the log does not hold the head that is known"
+        )));
     }
     Ok(tail)
 }
@@ -78,8 +77,8 @@ fn check(tail: &Tail, seq: u64, bytes: &[u8]) -> Result<[u8; 32], StorageError> 
     if seq != tail.head + 1 {
         return Err(corrupted(format!("record {} is missing", tail.head + 1)));
     }
-    let record = Record::decode(bytes)
-        .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    let record =
+        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
     let hash = chain(&tail.hash, seq, &record.header_bytes);
     if hash != record.hash {
         return Err(corrupted(format!("record {seq} does not fit the chain")));

@@ -67,6 +67,15 @@ pub struct Recalled {
     /// The record that completed its inverse; 0 if none did.
     #[n(6)]
     pub completed_at: u64,
+    /// An earlier report of it came after the decision against it.
+    #[n(7)]
+    pub late: bool,
+    /// The token of its outcome.
+    #[n(8)]
+    pub token: Token,
+    /// The record that holds its inverse as last known.
+    #[n(9)]
+    pub inverse_record: u64,
 }
 
 /// A branch that a doom stopped.

@@ -67,6 +67,13 @@ pub struct Branch {
 }
 
 impl Branch {
+    /// An effect was handed on to it, observed by it, or kept from it.
+    pub fn holds(&self, effect: EffectId) -> bool {
+        self.base.contains(&effect)
+            || self.observed.contains(&effect)
+            || self.held.iter().any(|held| held.writers.contains(&effect))
+    }
+
     /// Notes a record that memory needs for it.
     pub fn note(&mut self, record: u64) {
         if self.records.last() != Some(&record) {

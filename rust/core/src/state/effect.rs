@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::rollback::Step;
 use crate::model::{
-    BranchId, Class, EffectId, EffectState, FenceId, Inverse, Key, Mode, Outcome, PayloadRef, Read, RollbackId,
-    Token,
+    BranchId, Class, EffectId, EffectState, FenceId, Inverse, Key, Mode, Outcome, PayloadRef, Read,
+    RollbackId, Token,
 };
 
 /// The hold of a delivered effect.

@@ -354,30 +354,6 @@ impl State {
         }
     }
 
-    /// The world no longer shows what the effect wrote; a look that began before may have.
-    fn mark_clean(&mut self, seq: u64, id: EffectId) {
-        let Some(effect) = self.effects.get(id) else { return };
-        let (writes, records) = (effect.writes.clone(), effect.records.clone());
-        for key in &writes {
-            self.keys.trace(key, seq, &records, |trace| {
-                trace.dirty_at = seq;
-                trace.dirty_by = id;
-            });
-        }
-    }
-
-    /// The call of a doomed effect did not run: a step that nobody has begun is discarded (C30).
-    fn discard_unbegun(&mut self, seq: u64, id: EffectId) {
-        let Some(step) = self.effects.get_mut(id).and_then(|effect| effect.step.as_mut()) else {
-            return;
-        };
-        if !step.begun {
-            step.status = super::StepStatus::Discarded;
-            self.order = None;
-        }
-        self.settled(seq, id);
-    }
-
     fn not_run(&mut self, seq: u64, id: EffectId, observed: &[EffectId]) {
         let Some(effect) = self.effects.get_mut(id) else { return };
         effect.note(seq);

@@ -181,6 +181,9 @@ impl State {
             self.clear_later(key);
             self.keys.shrink(key);
         }
+        if effect.is_deferred() {
+            self.forget_run_approvals(id);
+        }
         for earlier in earlier_doomed {
             self.try_release(earlier);
         }

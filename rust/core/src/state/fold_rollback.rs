@@ -1,32 +1,355 @@
-#![allow(missing_docs, unused)]
-use super::State;
-use crate::model::*;
+//! Folding dooms, and what becomes of rollbacks as wholes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Effect, Rollback, State, Step, StepStatus, Timer, raw};
+use crate::model::{
+    BranchId, Class, Doom, EffectId, EffectState, FailureKind, Inverse, Mode, OnFailure, Outcome,
+    Problem, Recalled, Report, RollbackId, Trigger,
+};
+
+/// The step of an effect that is doomed now. What may have run and has no inverse has failed from
+/// the start (C54); a person must see to it.
+fn planned(effect: &Effect, seq: u64, waived: bool) -> Step {
+    let ran = effect.is_writer();
+    let mut step = Step::new(!ran);
+    if !ran {
+        step.clean_at = seq;
+    } else if effect.inverse.is_none() {
+        step.status = StepStatus::Failed {
+            kind: FailureKind::NotCompensable,
+            problem: Problem::default(),
+            writer: None,
+            waived,
+        };
+    }
+    step
+}
+
 impl State {
-    pub(super) fn fold_doom(&mut self, _s: u64, _n: u64, _d: &Doom) {
-        todo!()
+    /// Folds one decision against effects (I5, I7).
+    pub(super) fn fold_doom(&mut self, seq: u64, now_ms: u64, doom: &Doom) {
+        let waived = self.policy.on_failure == OnFailure::Continue;
+        let rollback = doom.rollback.then_some(RollbackId(seq));
+        let mut members = Vec::new();
+        let mut causes: BTreeMap<BranchId, EffectId> = BTreeMap::new();
+        let mut owners: BTreeSet<BranchId> = BTreeSet::new();
+        for id in doom.members.iter() {
+            let Some(effect) = self.effects.get_mut(id) else { continue };
+            self.live -= u64::from(effect.is_live());
+            effect.step = Some(Box::new(planned(effect, seq, waived)));
+            effect.state = EffectState::Doomed;
+            effect.rollback = rollback;
+            effect.note(seq);
+            self.awake.extend(effect.watchers.drain(..));
+            for level in &effect.missing_votes {
+                if let Some(level) = self.branches.get_mut(level) {
+                    level.unvoted.remove(&id);
+                }
+            }
+            causes.entry(effect.branch).or_insert(id);
+            for holder in &effect.held_by {
+                if self.branches.get(holder).is_some_and(|branch| branch.holds(id)) {
+                    causes.entry(*holder).or_insert(id);
+                }
+            }
+            owners.insert(effect.branch);
+            self.running.remove(&id);
+            self.recent_dooms.insert(id);
+            members.push(id);
+        }
+        self.settles += members.len() as u64;
+        self.order = None;
+        // A start that folds only what is needed passes over rollbacks that are gone.
+        if let Some(id) = rollback.filter(|_| !members.is_empty()) {
+            self.open_rollback(id, now_ms, doom, members.len());
+        }
+        self.dirty_keys(seq, &members);
+        for stopped in &doom.stopped {
+            let cause = causes.get(&stopped.branch).copied();
+            self.stop_branch(seq, stopped.branch, stopped.closed, cause);
+        }
+        for owner in owners {
+            self.refresh_tip(owner);
+        }
+        if rollback.is_none() {
+            for id in members {
+                self.release(id);
+            }
+        }
     }
-    pub(super) fn fold_step(&mut self, _s: u64, _e: &Event) {
-        todo!()
+
+    fn open_rollback(&mut self, id: RollbackId, now_ms: u64, doom: &Doom, held: usize) {
+        let rollback = Rollback {
+            id,
+            members: doom.members.iter().collect(),
+            direct: doom.direct.iter().collect(),
+            by: doom.by.clone(),
+            trigger: doom.trigger,
+            reason: doom.reason.clone(),
+            created_ms: now_ms,
+            approvals: Vec::new(),
+            approved: false,
+            denied: false,
+            open: true,
+            grown: false,
+            held,
+            finished: None,
+            records: vec![id.0],
+        };
+        self.rollbacks.insert(id, rollback);
+        let approved = self.approval_needed(id).is_none();
+        if let Some(rollback) = self.rollbacks.get_mut(&id) {
+            rollback.approved = approved;
+        }
+        self.touched.insert(id);
     }
-    pub(super) fn fold_finished(&mut self, _s: u64, _r: RollbackId, _x: &Report) {
-        todo!()
+
+    /// The keys that the members may have written are dirty from now on.
+    fn dirty_keys(&mut self, seq: u64, members: &[EffectId]) {
+        let mut refresh = BTreeSet::new();
+        for id in members {
+            let Some(effect) = self.effects.get(*id).filter(|effect| effect.is_writer()) else {
+                continue;
+            };
+            let (writes, records) = (effect.writes.clone(), effect.records.clone());
+            for key in &writes {
+                self.keys.trace(key, seq, &records, |trace| {
+                    trace.dirty_at = seq;
+                    trace.dirty_by = *id;
+                });
+            }
+            refresh.extend(writes);
+        }
+        for key in refresh {
+            self.refresh_frontier(&key);
+        }
     }
-    pub(super) fn fold_recalled(&mut self, _s: u64, _r: &[Recalled], _x: &[(RollbackId, Report)]) {
-        todo!()
+
+    /// The effect's keys are clean of it from this record on: its inverse is finished and its call
+    /// can land no more (C58). Readers that began before may have seen the doomed value.
+    pub(super) fn mark_clean(&mut self, seq: u64, id: EffectId) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        let Some(step) = effect.step.as_mut().filter(|step| step.clean_at == 0) else { return };
+        step.clean_at = seq;
+        effect.note(seq);
+        let (writes, records) = (effect.writes.clone(), effect.records.clone());
+        for key in &writes {
+            self.keys.trace(key, seq, &records, |trace| {
+                trace.dirty_at = seq;
+                trace.dirty_by = id;
+            });
+        }
     }
-    pub(super) fn reopen_denied(&mut self, _r: RollbackId) {
-        todo!()
+
+    /// A doomed effect did not run: a step that nobody has begun in any generation is dropped (C30).
+    pub(super) fn discard_unbegun(&mut self, seq: u64, id: EffectId) {
+        if let Some(step) = self.effects.get_mut(id).and_then(|effect| effect.step.as_mut())
+            && !step.begun
+            && !step.is_discarded()
+        {
+            step.status = StepStatus::Discarded;
+            self.order = None;
+        }
+        self.settled(seq, id);
     }
-    pub fn approval_needed(&self, _r: RollbackId) -> Option<bool> {
-        todo!()
-    }
+
+    /// A late report on a doomed effect: what it brought. Whether the inverse is due again is said
+    /// by an event of its own.
     pub(super) fn fold_evidence_doomed(
         &mut self,
-        _s: u64,
-        _e: EffectId,
-        _o: Outcome,
-        _i: Option<&Inverse>,
+        seq: u64,
+        id: EffectId,
+        outcome: Outcome,
+        inverse: Option<&Inverse>,
     ) {
-        todo!()
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        effect.outcome = outcome;
+        effect.late |= outcome == Outcome::Done;
+        effect.evidence |= outcome == Outcome::Done;
+        effect.note(seq);
+        if let Some(inverse) = inverse {
+            effect.inverse = Some(Arc::new(inverse.clone()));
+            effect.inverse_record = seq;
+            if inverse.deadline_ms.is_some() {
+                if let Some(old) = effect.deadline_ms {
+                    self.timers.remove(&(old, Timer::Window(id)));
+                }
+                effect.deadline_ms = inverse.deadline_ms;
+            }
+            if let Some(deadline) = effect.deadline_ms {
+                self.timers.insert((deadline, Timer::Window(id)));
+            }
+        }
+        self.settled(seq, id);
+    }
+
+    /// Folds that nothing is left of a rollback: its members go, as far as no undo may bring them
+    /// back.
+    pub(super) fn fold_finished(&mut self, seq: u64, id: RollbackId, report: &Report) {
+        let Some(rollback) = self.rollbacks.get_mut(&id) else { return };
+        rollback.finished = Some(report.clone());
+        rollback.open = false;
+        rollback.note(seq);
+        let members = rollback.members.clone();
+        self.order = None;
+        self.touched.remove(&id);
+        for member in members.into_iter().rev() {
+            self.try_release(member);
+        }
+        self.let_rollback_go(id);
+    }
+
+    /// Folds settled effects that evidence brings back. A void one comes back as live: the doom that
+    /// follows in the same decision treats it like any other.
+    pub(super) fn fold_recalled(
+        &mut self,
+        seq: u64,
+        effects: &[Recalled],
+        reports: &[(RollbackId, Report)],
+    ) {
+        for (id, report) in reports {
+            if !self.rollbacks.contains_key(id) {
+                self.rollbacks.insert(*id, recalled_rollback(*id, seq, report));
+            }
+        }
+        for recalled in effects {
+            if !self.effects.contains(recalled.effect) {
+                self.recall(seq, recalled);
+            }
+        }
+        self.order = None;
+    }
+
+    fn recall(&mut self, seq: u64, recalled: &Recalled) {
+        let (id, registered) = (recalled.effect, &recalled.registered);
+        self.graph.insert(id.0, &raw(&registered.rests_on));
+        let step = recalled.rollback.map(|_| {
+            let mut step = Step::new(recalled.completed_at == 0);
+            if recalled.completed_at > 0 {
+                step.status = StepStatus::Completed { by_hand: false };
+                step.begun = true;
+            }
+            step.completed_at = recalled.completed_at;
+            step.generation = recalled.generation;
+            step.clean_at = seq;
+            Box::new(step)
+        });
+        let live = step.is_none();
+        let effect = Effect {
+            id,
+            branch: registered.branch,
+            token: recalled.token,
+            tool: registered.call.tool.as_str().into(),
+            class: registered.class,
+            mode: registered.mode,
+            inverse: recalled.inverse.clone().map(Arc::new),
+            inverse_record: recalled.inverse_record,
+            reads: registered.call.reads.clone().into(),
+            writes: registered.call.writes.clone().into(),
+            named: Vec::new(),
+            voids: Vec::new(),
+            outcome: recalled.outcome,
+            result: None,
+            late: recalled.late,
+            evidence: recalled.late,
+            // Only what is settled leaves memory, so a call without outcome was closed.
+            closed: recalled.outcome == Outcome::Unknown,
+            state: if live { EffectState::Live } else { EffectState::Doomed },
+            missing_votes: Vec::new(),
+            position: id.0,
+            deadline_ms: registered.deadline_ms,
+            rollback: recalled.rollback,
+            step,
+            delivery: None,
+            fence: None,
+            held_by: Vec::new(),
+            intents: Vec::new(),
+            watchers: Vec::new(),
+            records: vec![seq],
+        };
+        self.live += u64::from(live);
+        if registered.mode == Mode::Eager {
+            for key in &effect.writes {
+                let effects = &self.effects;
+                let writers = &mut self.keys.entry(key).writers;
+                let place = writers.partition_point(|writer| {
+                    effects.get(*writer).is_some_and(|writer| writer.position < id.0)
+                });
+                writers.insert(place, id);
+            }
+        }
+        if let Some(branch) = self.branches.get_mut(&registered.branch) {
+            branch.effects.insert(id);
+        }
+        if let Some(rollback) = recalled.rollback.and_then(|id| self.rollbacks.get_mut(&id)) {
+            rollback.held += 1;
+            rollback.note(seq);
+        }
+        self.effects.insert(effect);
+    }
+
+    /// Steps that were denied are due again behind a new request (C56).
+    pub(super) fn reopen_denied(&mut self, id: RollbackId) {
+        let Some(rollback) = self.rollbacks.get_mut(&id) else { return };
+        rollback.grown = false;
+        for member in &rollback.members {
+            let Some(step) = self.effects.get_mut(*member).and_then(|effect| effect.step.as_mut())
+            else {
+                continue;
+            };
+            if let StepStatus::Failed { kind: FailureKind::Denied, .. } = step.status {
+                step.status = StepStatus::Pending { again_ms: None };
+                self.order = None;
+            }
+        }
+    }
+
+    /// Whether a person must approve the rollback's plan, and if so whether with a written reason:
+    /// the policy's table over the steps that may have run (section 7).
+    pub fn approval_needed(&self, id: RollbackId) -> Option<bool> {
+        let rollback = self.rollbacks.get(&id)?;
+        let mut keys = BTreeSet::new();
+        let mut nameless = 0_u64;
+        let mut worst = Class::Full;
+        let mut bare = false;
+        for effect in rollback.members.iter().filter_map(|id| self.effects.get(*id)) {
+            if effect.step.as_ref().is_none_or(|step| step.is_discarded()) {
+                continue;
+            }
+            worst = worst.max(effect.class);
+            bare |= effect.inverse.is_none();
+            nameless += u64::from(effect.writes.is_empty());
+            keys.extend(&effect.writes);
+        }
+        let reason = bare || worst == Class::Irreversible;
+        let many = keys.len() as u64 + nameless > self.policy.auto_keys;
+        (reason || worst == Class::Partial || many).then_some(reason)
+    }
+}
+
+/// A finished rollback that came back: what it had approved is approved. Who decided and why is in
+/// its record.
+fn recalled_rollback(id: RollbackId, seq: u64, report: &Report) -> Rollback {
+    let mut members: Vec<EffectId> =
+        report.completed.iter().chain(&report.discarded).copied().collect();
+    members.sort_unstable();
+    Rollback {
+        id,
+        members,
+        direct: Vec::new(),
+        by: None,
+        trigger: Trigger::Automatic,
+        reason: String::new(),
+        created_ms: 0,
+        approvals: Vec::new(),
+        approved: true,
+        denied: false,
+        open: false,
+        grown: false,
+        held: 0,
+        finished: Some(report.clone()),
+        records: vec![seq],
     }
 }

@@ -15,6 +15,7 @@ mod fold_branch;
 mod fold_effect;
 mod fold_fence;
 mod fold_rollback;
+mod fold_step;
 mod keys;
 mod release;
 mod rollback;
@@ -28,8 +29,9 @@ pub use effect::{Delivery, Effect};
 pub use effects::Effects;
 pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
 pub use rollback::{Rollback, Step, StepStatus};
+pub use undo::{Guard, Undo};
 
-use crate::graph::{LiveGraph, Scratch, UndoOrder};
+use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
     AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, FenceId, Key, Limits, Policy,
     RollbackId, Target,
@@ -119,7 +121,7 @@ pub struct State {
     /// Rollbacks in memory.
     pub rollbacks: BTreeMap<RollbackId, Rollback>,
     /// Which inverses may start; rebuilt when the plan changes.
-    pub order: Option<UndoOrder>,
+    pub order: Option<Undo>,
     /// Committed deferred effects that are still to run.
     pub outbox: BTreeSet<EffectId>,
     /// Approvals in memory.

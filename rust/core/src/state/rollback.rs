@@ -60,6 +60,8 @@ pub struct Step {
     pub completed_at: u64,
     /// Evidence came while it was claimed: when the claim ends it is due under the next generation.
     pub evidence: bool,
+    /// The record since which the effect's keys are clean of it; 0 while they are dirty.
+    pub clean_at: u64,
 }
 
 impl Step {
@@ -71,14 +73,32 @@ impl Step {
             } else {
                 StepStatus::Pending { again_ms: None }
             },
-            generation: 0,
+            generation: 1,
             attempts: 0,
             counted: 0,
             begun: false,
             place: 0,
             completed_at: 0,
             evidence: false,
+            clean_at: 0,
         }
+    }
+
+    /// How far it is, in a word.
+    pub fn state_name(&self) -> &'static str {
+        match self.status {
+            StepStatus::Discarded => "discarded",
+            StepStatus::Pending { .. } => "due",
+            StepStatus::Claimed { .. } => "claimed",
+            StepStatus::Completed { by_hand: false } => "completed",
+            StepStatus::Completed { by_hand: true } => "resolved",
+            StepStatus::Failed { .. } => "failed",
+        }
+    }
+
+    /// It failed for good, and the order of dependencies goes on without it.
+    pub fn is_waived(&self) -> bool {
+        matches!(self.status, StepStatus::Failed { waived: true, .. })
     }
 
     /// Undone, by whomever.
@@ -118,6 +138,7 @@ impl Step {
         self.counted = 0;
         self.place = 0;
         self.completed_at = 0;
+        self.clean_at = 0;
         self.evidence = false;
         self.status = StepStatus::Pending { again_ms: None };
     }
@@ -146,6 +167,12 @@ pub struct Rollback {
     pub approved: bool,
     /// Its last request was denied and no other was made.
     pub denied: bool,
+    /// Something is left to do or to know.
+    pub open: bool,
+    /// Evidence gave a step to a member that had none, after the last approval was asked for.
+    pub grown: bool,
+    /// How many of its members are in memory.
+    pub held: usize,
     /// Its report at the last time that nothing was left.
     pub finished: Option<Report>,
     /// Records that memory needs for it, ascending.

@@ -109,11 +109,46 @@ impl State {
         }
         let text = |state: &State| -> Vec<(&'static str, String)> {
             vec![
-                ("settings", format!("{:?}", (&state.limits, &state.policy, &state.frozen, state.incarnation))),
-                ("branches", format!("{:?}", state.branches.values().map(State::branch_text).collect::<Vec<_>>())),
-                ("intents", format!("{:?}", state.intents.values().map(|i| (i.id, &i.targets, i.committed)).collect::<Vec<_>>())),
-                ("rollbacks", format!("{:?}", state.rollbacks.values().map(|r| (r.id, &r.approvals, r.approved, r.denied)).collect::<Vec<_>>())),
-                ("approvals", format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>())),
+                (
+                    "settings",
+                    format!(
+                        "{:?}",
+                        (&state.limits, &state.policy, &state.frozen, state.incarnation)
+                    ),
+                ),
+                (
+                    "branches",
+                    format!(
+                        "{:?}",
+                        state.branches.values().map(State::branch_text).collect::<Vec<_>>()
+                    ),
+                ),
+                (
+                    "intents",
+                    format!(
+                        "{:?}",
+                        state
+                            .intents
+                            .values()
+                            .map(|i| (i.id, &i.targets, i.committed))
+                            .collect::<Vec<_>>()
+                    ),
+                ),
+                (
+                    "rollbacks",
+                    format!(
+                        "{:?}",
+                        state
+                            .rollbacks
+                            .values()
+                            .map(|r| (r.id, &r.approvals, r.approved, r.denied))
+                            .collect::<Vec<_>>()
+                    ),
+                ),
+                (
+                    "approvals",
+                    format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>()),
+                ),
                 ("alerts", format!("{:?}", state.alerts.keys().collect::<Vec<_>>())),
                 ("outbox", format!("{:?}", state.outbox)),
                 ("running", format!("{:?}", state.running)),
@@ -121,7 +156,10 @@ impl State {
                 ("live", format!("{}", state.live)),
             ]
         };
-        text(self).into_iter().zip(text(other)).find_map(|((name, left), (_, right))| compare(name, left, right))
+        text(self)
+            .into_iter()
+            .zip(text(other))
+            .find_map(|((name, left), (_, right))| compare(name, left, right))
     }
 
     fn effect_text(&self, effect: &Effect) -> String {

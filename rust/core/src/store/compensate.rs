@@ -141,11 +141,7 @@ impl EffectStore {
         self.summary(touched)
     }
 
-    fn handle(
-        &self,
-        step: &StepInfo,
-        handler: &mut dyn FnMut(&StepInfo) -> Handled,
-    ) -> Handled {
+    fn handle(&self, step: &StepInfo, handler: &mut dyn FnMut(&StepInfo) -> Handled) -> Handled {
         struct Leave;
         impl Drop for Leave {
             fn drop(&mut self) {

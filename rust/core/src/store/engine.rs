@@ -204,7 +204,11 @@ impl Engine {
     }
 
     /// Works through requests in batches of bounded size.
-    fn work(&self, core: &mut Core, requests: &[Arc<Request>]) -> (Vec<Result<Reply, Error>>, bool) {
+    fn work(
+        &self,
+        core: &mut Core,
+        requests: &[Arc<Request>],
+    ) -> (Vec<Result<Reply, Error>>, bool) {
         let mut answers = Vec::with_capacity(requests.len());
         let mut changed = false;
         while answers.len() < requests.len() {
@@ -213,8 +217,7 @@ impl Engine {
                 break;
             }
             let rest = &requests[answers.len()..];
-            let worked =
-                catch_unwind(AssertUnwindSafe(|| self.batch(core, rest)));
+            let worked = catch_unwind(AssertUnwindSafe(|| self.batch(core, rest)));
             match worked {
                 Ok(Ok((batch, wrote))) => {
                     changed |= wrote;

@@ -178,8 +178,8 @@ impl EffectStore {
     /// [`Refusal::NotFound`].
     pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
         let view = self.engine().view()?;
-        let mut story = Story::of(view.as_ref(), id)?
-            .ok_or_else(|| not_found(format!("effect {id}")))?;
+        let mut story =
+            Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
         let core = self.engine().lock()?;
         match core.state.effects.get(id) {
             Some(effect) => story.overlay(&core.state, effect),
@@ -290,13 +290,8 @@ impl EffectStore {
                 let mut ended = info(FenceStatus::Aborted, Vec::new(), by.clone());
                 self.scan(id.0 + 1, &mut |_, header| match &header.event {
                     Event::Fenced { intent: Some(intent), members, .. } if *intent == id => {
-                        let members =
-                            if members.is_empty() { &targets } else { members };
-                        ended = info(
-                            FenceStatus::Committed,
-                            members.iter().collect(),
-                            by.clone(),
-                        );
+                        let members = if members.is_empty() { &targets } else { members };
+                        ended = info(FenceStatus::Committed, members.iter().collect(), by.clone());
                         false
                     }
                     Event::IntentEnded { intent, .. } => *intent != id,
@@ -313,9 +308,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn wait_fence(&self, id: FenceId, wait_ms: u64) -> Result<FenceInfo, Error> {
-        let done = |answer: &Result<FenceInfo, Error>| {
-            !matches!(answer, Ok(fence) if fence.status == FenceStatus::Waiting)
-        };
+        let done = |answer: &Result<FenceInfo, Error>| !matches!(answer, Ok(fence) if fence.status == FenceStatus::Waiting);
         self.wait_until(wait_ms, || self.fence(id), done)
     }
 
@@ -598,8 +591,8 @@ impl EffectStore {
 }
 
 fn entry(seq: u64, bytes: &[u8]) -> Result<LogEntry, StorageError> {
-    let record = Record::decode(bytes)
-        .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    let record =
+        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
     Ok(LogEntry {
         seq,
         time_ms: record.header.time_ms,

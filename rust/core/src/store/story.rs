@@ -76,11 +76,7 @@ impl Story {
     }
 
     /// Reads on from the registration until everything is told; the distance is that to its end.
-    pub(super) fn settle(
-        &mut self,
-        view: &dyn ReadView,
-        fate: Option<Fate>,
-    ) -> Result<(), Error> {
+    pub(super) fn settle(&mut self, view: &dyn ReadView, fate: Option<Fate>) -> Result<(), Error> {
         let expected = match fate {
             Some(Fate::Committed) | None => EffectState::Committed,
             Some(Fate::Doomed) => EffectState::Doomed,

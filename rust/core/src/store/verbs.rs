@@ -72,11 +72,8 @@ impl EffectStore {
         worker_gone: bool,
         by: Option<&str>,
     ) -> Result<BranchInfo, Error> {
-        let command = Command::TakeOver {
-            name: name.to_owned(),
-            worker_gone,
-            by: by.map(str::to_owned),
-        };
+        let command =
+            Command::TakeOver { name: name.to_owned(), worker_gone, by: by.map(str::to_owned) };
         expect!(self.submit(command), Reply::Branch(branch) => branch)
     }
 

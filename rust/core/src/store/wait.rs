@@ -21,9 +21,8 @@ impl EffectStore {
         loop {
             let seen = self.engine().changes();
             let answer = attempt();
-            let left = deadline.map_or(SLICE, |deadline| {
-                deadline.saturating_duration_since(Instant::now())
-            });
+            let left = deadline
+                .map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
             if enough(&answer) || left.is_zero() {
                 return answer;
             }

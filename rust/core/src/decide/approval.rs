@@ -1,0 +1,229 @@
+//! Approvals: a person's word on an exact plan, or on a call that cannot be undone.
+
+use super::plan::{digest_of, digest_of_call};
+use super::{Ruling, Turn};
+use crate::model::{
+    ApprovalId, ApprovalState, Ask, Class, EffectId, Event, IrreversibleRule, Refusal, Reply,
+    RollbackId, Severity, Subject,
+};
+
+/// Who asks where a rule of the store does.
+const RULE: &str = "policy";
+
+fn name_of(state: ApprovalState) -> &'static str {
+    match state {
+        ApprovalState::Pending => "pending",
+        ApprovalState::Approved => "approved",
+        ApprovalState::Denied => "denied",
+        ApprovalState::Stale => "stale",
+    }
+}
+
+impl Turn<'_> {
+    /// Asks for an approval. What is already asked for is not asked for twice.
+    pub(super) fn ask(&mut self, ask: &Ask, by: &str, reason: &str) -> Ruling<Reply> {
+        let approval = match ask {
+            Ask::Rollback(rollback) => self.ask_for_rollback(*rollback, by, reason)?,
+            Ask::Early { branch, token, tool, args, idempotency_key } => {
+                self.holds_open(*branch, *token, "request_approval")?;
+                let subject = Subject::Early {
+                    branch: *branch,
+                    tool: tool.clone(),
+                    args: *args,
+                    idempotency_key: idempotency_key.clone(),
+                };
+                match self.asked_for(&subject) {
+                    Some(known) => known,
+                    None => self.request_call(subject, by, reason),
+                }
+            }
+        };
+        Ok(Reply::Approval(approval))
+    }
+
+    fn asked_for(&self, subject: &Subject) -> Option<ApprovalId> {
+        let mut known = self.state.approvals.values().filter(|known| {
+            known.info.subject == *subject
+                && !known.used
+                && matches!(known.info.state, ApprovalState::Pending | ApprovalState::Approved)
+        });
+        known.next().map(|known| known.info.id)
+    }
+
+    fn request_call(&mut self, subject: Subject, by: &str, reason: &str) -> ApprovalId {
+        let digest = digest_of_call(self.state, &subject);
+        ApprovalId(self.emit(Event::ApprovalRequested {
+            subject,
+            digest,
+            reason_required: false,
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+        }))
+    }
+
+    fn ask_for_rollback(&mut self, id: RollbackId, by: &str, reason: &str) -> Ruling<ApprovalId> {
+        let Some(rollback) = self.state.rollbacks.get(&id) else {
+            let known = matches!(self.history.event(id.0)?, Some(Event::Doomed(d)) if d.rollback);
+            return Err(if known {
+                Refusal::AlreadySettled { reference: id.0, state: "finished" }.into()
+            } else {
+                Refusal::NotFound { reference: format!("rollback {id}") }.into()
+            });
+        };
+        if rollback.denied {
+            return Ok(self.request_plan(id, by, reason));
+        }
+        match rollback.approvals.last() {
+            Some(last) => Ok(*last),
+            None => Err(Refusal::Options {
+                option: "rollback",
+                reason: format!("rollback {id} needs no approval"),
+            }
+            .into()),
+        }
+    }
+
+    fn request_plan(&mut self, id: RollbackId, by: &str, reason: &str) -> ApprovalId {
+        let reason_required = self.state.approval_needed(id).unwrap_or(false);
+        let rollback = self.state.rollbacks.get(&id);
+        let digest = rollback.map_or([0; 32], |rollback| digest_of(self.state, rollback));
+        ApprovalId(self.emit(Event::ApprovalRequested {
+            subject: Subject::Rollback(id),
+            digest,
+            reason_required,
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+        }))
+    }
+
+    /// Answers a request, once.
+    pub(super) fn answer(
+        &mut self,
+        id: ApprovalId,
+        approve: bool,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Ruling<Reply> {
+        let Some(known) = self.state.approvals.get(&id) else {
+            return Err(self.no_longer_open(id)?.into());
+        };
+        let (state, subject) = (known.info.state, known.info.subject.clone());
+        if state != ApprovalState::Pending {
+            let successor = self.successor(id, &subject);
+            let state = name_of(state);
+            return Err(Refusal::ApprovalClosed { approval: id, state, successor }.into());
+        }
+        let caused = match &subject {
+            Subject::Rollback(rollback) => self
+                .state
+                .rollbacks
+                .get(rollback)
+                .is_some_and(|rollback| rollback.by.as_deref() == Some(by)),
+            Subject::Effect(_) | Subject::Early { .. } => known.info.requested_by == by,
+        };
+        if approve && caused && self.state.policy.separation_of_duties {
+            return Err(Refusal::SeparationOfDuties { approval: id, by: by.to_owned() }.into());
+        }
+        let written = reason.is_some_and(|reason| !reason.trim().is_empty());
+        if approve && known.info.reason_required && !written {
+            return Err(Refusal::ReasonRequired { approval: id, by: by.to_owned() }.into());
+        }
+        self.emit(Event::ApprovalAnswered {
+            approval: id,
+            approved: approve,
+            by: by.to_owned(),
+            reason: reason.map(str::to_owned),
+        });
+        if let (false, Subject::Effect(effect)) = (approve, subject) {
+            let text = format!(
+                "the run of effect {effect} was denied; it stays committed and blocks what is deferred behind it"
+            );
+            self.alert(Severity::Critical, text, effect.0);
+        }
+        Ok(Reply::Approval(id))
+    }
+
+    fn successor(&self, id: ApprovalId, subject: &Subject) -> Option<ApprovalId> {
+        let mut newer = self.state.approvals.range(id..).skip(1);
+        newer.find(|(_, other)| other.info.subject == *subject).map(|(id, _)| *id)
+    }
+
+    /// The refusal of an approval that memory has let go.
+    fn no_longer_open(&self, id: ApprovalId) -> Ruling<Refusal> {
+        let Some(Event::ApprovalRequested { .. }) = self.history.event(id.0)? else {
+            return Ok(Refusal::NotFound { reference: format!("approval {id}") });
+        };
+        let mut state = ApprovalState::Stale;
+        let mut successor = None;
+        self.history.scan(id.0 + 1, &mut |_, event| match event {
+            Event::ApprovalAnswered { approval, approved, .. } if *approval == id => {
+                state = if *approved { ApprovalState::Approved } else { ApprovalState::Denied };
+                false
+            }
+            Event::ApprovalStale { approval, successor: next } if *approval == id => {
+                successor = *next;
+                false
+            }
+            _ => true,
+        })?;
+        Ok(Refusal::ApprovalClosed { approval: id, state: name_of(state), successor })
+    }
+
+    /// Brings the approval of a rollback in line with its plan (C55): asked for where a person must
+    /// decide, stale where the plan changed before the answer. An approved plan may shrink, not grow.
+    pub(super) fn review(&mut self, id: RollbackId) {
+        let Some(rollback) = self.state.rollbacks.get(&id) else { return };
+        if rollback.denied || !rollback.open {
+            return;
+        }
+        let last = rollback.approvals.last().and_then(|id| self.state.approvals.get(id));
+        let pending = last.filter(|last| last.info.state == ApprovalState::Pending);
+        if let Some(pending) = pending {
+            if pending.info.digest != digest_of(self.state, rollback) {
+                self.replace(id, pending.info.id);
+            }
+            return;
+        }
+        let answered = last.is_some_and(|last| last.info.state == ApprovalState::Approved)
+            || (last.is_none() && rollback.finished.is_some());
+        if (!answered || rollback.grown) && self.state.approval_needed(id).is_some() {
+            let reason = rollback.reason.clone();
+            self.request_plan(id, RULE, &reason);
+        }
+    }
+
+    fn replace(&mut self, id: RollbackId, stale: ApprovalId) {
+        let needed = self.state.approval_needed(id).is_some();
+        let successor = needed.then(|| ApprovalId(self.next() + 1));
+        self.emit(Event::ApprovalStale { approval: stale, successor });
+        if needed {
+            let reason = self.state.rollbacks.get(&id).map(|known| known.reason.clone());
+            self.request_plan(id, RULE, &reason.unwrap_or_default());
+        }
+    }
+
+    /// The run of a committed irreversible effect needs a person, by the default policy.
+    pub(super) fn needs_run_approval(&self, id: EffectId) -> bool {
+        self.state.policy.irreversible == IrreversibleRule::Approval
+            && self
+                .state
+                .effects
+                .get(id)
+                .is_some_and(|effect| effect.is_deferred() && effect.class == Class::Irreversible)
+    }
+
+    /// Asks for the approval of a run, when the effect's fence commits.
+    pub(super) fn request_run(&mut self, id: EffectId) {
+        let subject = Subject::Effect(id);
+        if self.needs_run_approval(id) && self.asked_for(&subject).is_none() {
+            self.request_call(subject, RULE, "it cannot be undone once it ran");
+        }
+    }
+
+    /// Whether a person approved the run.
+    pub(super) fn run_approved(&self, id: EffectId) -> bool {
+        self.state.approvals.values().any(|known| {
+            known.info.subject == Subject::Effect(id) && known.info.state == ApprovalState::Approved
+        })
+    }
+}

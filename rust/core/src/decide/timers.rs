@@ -1,0 +1,68 @@
+//! What falls due with time becomes events, before whatever else the transaction does (C1).
+
+use super::step::{Failed, retry_of};
+use super::{Ruling, Turn};
+use crate::model::{EffectId, Event, FailureKind, Severity};
+use crate::state::{StepStatus, Timer};
+
+impl Turn<'_> {
+    /// Branch leases in order of creation, then leases of steps and deliveries, then deadlines.
+    pub(super) fn due(&mut self) -> Ruling<()> {
+        let over = (self.now_ms, Timer::Window(EffectId(u64::MAX)));
+        let mut fallen: Vec<(Timer, u64)> =
+            self.state.timers.range(..=over).map(|(moment, timer)| (*timer, *moment)).collect();
+        if fallen.is_empty() {
+            return Ok(());
+        }
+        fallen.sort_unstable();
+        for (timer, moment) in fallen {
+            // What came before may have settled it.
+            if !self.state.timers.remove(&(moment, timer)) {
+                continue;
+            }
+            match timer {
+                Timer::Lease(branch) => self.expire_lease(branch),
+                Timer::Step(effect) => self.expire_step(effect),
+                Timer::Delivery(effect) => {
+                    self.emit(Event::DeliveryHeld { effect, until_ms: None });
+                }
+                Timer::Window(effect) => self.expire_window(effect),
+            }
+        }
+        self.judge_from(0);
+        Ok(())
+    }
+
+    /// A lost lease counts as an attempt. The step is due again at once, until its attempts are used
+    /// up (C50).
+    fn expire_step(&mut self, id: EffectId) {
+        let step = self.state.effects.get(id).and_then(|effect| effect.step.as_ref());
+        let generation = step.filter(|step| step.is_claimed()).map(|step| step.generation);
+        let Some(generation) = generation else { return };
+        self.emit(Event::StepReleased { effect: id, expired: true });
+        let Some(effect) = self.state.effects.get(id) else { return };
+        let Some(step) = effect.step.as_ref() else { return };
+        let used_up = step.generation == generation
+            && matches!(step.status, StepStatus::Pending { .. })
+            && step.counted >= retry_of(self.state, effect).max_attempts;
+        if used_up {
+            self.fail_step(id, Failed::of(FailureKind::Timeout));
+        }
+    }
+
+    /// The window of an inverse passed: a live effect is still decided by its branch, but somebody
+    /// must know; a doomed one that is due can be undone no more (C60).
+    fn expire_window(&mut self, id: EffectId) {
+        let Some(effect) = self.state.effects.get(id) else { return };
+        if effect.is_live() {
+            let text = format!(
+                "the undo window of live effect {id} (tool {:?}) has passed; commit it, or expect its inverse to fail",
+                effect.tool
+            );
+            self.emit(Event::WindowPassed { effect: id });
+            self.alert(Severity::Warning, text, id.0);
+        } else {
+            self.judge(id);
+        }
+    }
+}
