@@ -139,9 +139,9 @@ class Effects(Branches):
         for dependency in call.after or ():
             if dependency not in self.effects:
                 raise Refused("NotFoundError", ref=dependency)
-            if self.effects[dependency].state == "doomed":
-                raise Refused("DoomedDependencyError", dependency=dependency, key=None)
             for target in self.expand([dependency]):
+                if self.effects[target].state == "doomed":
+                    raise Refused("DoomedDependencyError", dependency=target, key=None)
                 effect.deps.setdefault(target, set()).add("after")
         for seen in branch.seen:
             for writer in seen.writers:
@@ -292,10 +292,10 @@ class Effects(Branches):
             return
         record.outcome, record.late, record.evidence = "done", True, True
         if record.state == "void":
-            readers = (e.id for e in self.effects.values() if e.state == "committed" and record.id in e.deps)
-            self.alerts.append((record.id, tuple(readers)))
             record.was_void = True
             self.doom([record.id])
+            committed = (e.id for e in self.effects.values() if e.state == "committed")
+            self.alerts.append((record.id, tuple(e for e in committed if record.id in self.direct(e))))
         self.raise_generation(record.id)
         self.earlier_due_again(record.id, record.registered)
 

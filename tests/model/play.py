@@ -34,11 +34,17 @@ class Answer:
 class Peer(Protocol):
     """The side that is held against the model."""
 
-    def run(self, verb: str, expected: Answer, **arguments: Any) -> None:
+    def begin(self, model: Model, clock: FakeClock) -> None:
+        """Open an empty store on that clock."""
+
+    def run(self, verb: str, expected: Answer, arguments: dict[str, Any]) -> None:
         """Run the verb and compare the answer."""
 
-    def compare(self, model: Model) -> None:
+    def compare(self) -> None:
         """Compare everything that can be looked at."""
+
+    def finish(self) -> None:
+        """Whatever is checked once per sequence."""
 
 
 @dataclass
@@ -59,6 +65,9 @@ class Play:
         self.since: dict[str, list[int]] = {}
         self.story: list[str] = []
         self.steps = 0
+        self.reopened = 0
+        if self.peer is not None:
+            self.peer.begin(self.model, self.clock)
 
     def both(self, verb: str, action: Callable[[], Any], **arguments: Any) -> Answer:
         """Ask the model, then the peer for the same; the story is printed when they differ."""
@@ -71,31 +80,33 @@ class Play:
             answer = Answer(refused=refusal.kind, index=index if isinstance(index, int) else None)
         self.story.append(f"{verb} {arguments} -> {answer.refused or answer.value}")
         if self.peer is not None:
-            self.peer.run(verb, answer, **arguments)
+            self.peer.run(verb, answer, arguments)
+            self.peer.compare()
         return answer
 
     def play(self, command: bytes) -> None:
         """Play one command."""
         dice = Dice(command)
-        if not self.handles:
-            self.do_branch(dice)
-            return
-        getattr(self, f"do_{VERBS[dice.roll(256) % len(VERBS)]}")(dice)
+        verb = dice.roll(len(VERBS))
+        if not any(self.model.branches[n].state == "open" for n in self.handles) and verb < 128:
+            stopped = any(self.model.branches[n].state == "doomed" for n in self.handles)
+            (self.do_resume if stopped and verb % 2 else self.do_branch)(dice)
+        elif self.handles:
+            getattr(self, f"do_{VERBS[verb]}")(dice)
 
     # Choosing among what there is
 
     def handle(self, dice: Dice) -> Handle:
         """Mostly the newest handle of a branch that can still work, sometimes any branch or a stale handle."""
-        usual = [n for n in self.handles if self.model.branches[n].state != "closed"]
-        names = usual if usual and dice.often() else sorted(self.handles)
+        usual = [n for n in sorted(self.handles) if self.model.branches[n].state == "open"]
+        names = usual if usual and dice.roll(32) != 31 else sorted(self.handles)
         held = self.handles[dice.pick(names)]
         return held[-1] if dice.often() else held[dice.roll(len(held))]
 
     def effect(self, dice: Dice, wanted: Callable[[int], bool] = lambda _: True) -> int | None:
         """An eager effect that is wanted, newest first; now and then any eager effect."""
         eager = [e.id for e in reversed(self.model.effects.values()) if e.mode == "eager"]
-        usual = [e for e in eager if wanted(e)]
-        pool = usual if usual and dice.often() else eager
+        pool = [e for e in eager if wanted(e)] if dice.roll(16) != 15 else eager
         return dice.pick(pool) if pool else None
 
     def unknown(self, effect: int) -> bool:
@@ -111,9 +122,9 @@ class Play:
     def ref(self, dice: Dice) -> int | str:
         """Something to commit or abort: an effect that is live, rarely any, or a branch."""
         live = self.model.live()
-        if dice.roll(2) and self.model.effects:
-            return dice.pick(live if live and dice.often() else sorted(self.model.effects))
-        return dice.pick(sorted(self.handles))
+        if dice.roll(4) and self.model.effects:
+            return dice.pick(live if live and dice.roll(16) != 15 else sorted(self.model.effects))
+        return dice.pick([n for n in sorted(self.handles) if self.model.branches[n].state == "open"] or ["b0"])
 
     def handed(self, name: str, token: int) -> None:
         """A caller got a new handle; parallel turns and brackets of the old one are not used any more."""
@@ -127,9 +138,13 @@ class Play:
     def do_branch(self, dice: Dice) -> None:
         """Create a branch, or a child; rarely with a name that is taken."""
         count = len(self.handles)
-        taken = count >= self.setting.branches or (count > 0 and not dice.often())
+        working = sum(self.model.branches[n].state != "closed" for n in self.handles)
+        taken = working >= self.setting.branches or (count > 0 and dice.roll(32) == 31)
         name = f"b{dice.roll(max(count, 1)) if taken else count}"
-        parents: list[str | None] = [None, *sorted(self.handles)] if self.setting.children else [None]
+        usual = [n for n in sorted(self.handles) if self.model.branches[n].state == "open"]
+        parents: list[str | None] = [None, *(usual if dice.often() else sorted(self.handles))]
+        if not self.setting.children:
+            parents = [None]
         arguments: dict[str, Any] = {
             "agent": dice.pick(AGENTS),
             "parent": dice.pick(parents),
@@ -145,7 +160,10 @@ class Play:
         """Take a branch over; the effects get new tokens."""
         name = dice.pick(sorted(self.handles))
         gone = dice.roll(4) == 3
-        answer = self.both("takeover", lambda: self.model.takeover(name, worker_gone=gone), name=name, gone=gone)
+        places = {e: len(self.tokens[e]) for e in self.model.own(name)}
+        answer = self.both(
+            "takeover", lambda: self.model.takeover(name, worker_gone=gone), name=name, gone=gone, places=places
+        )
         self.handed(name, answer.value)
         for effect in self.model.own(name):
             self.tokens[effect].append(answer.value)
@@ -169,6 +187,11 @@ class Play:
     def do_merge(self, dice: Dice) -> None:
         """Finish a child."""
         handle = self.handle(dice)
+        states = {n: b.state for n, b in self.model.branches.items()}
+        parents = {n: b.parent for n, b in self.model.branches.items()}
+        children = [n for n in sorted(states) if states[n] == "open" and states.get(parents[n] or "") == "open"]
+        if children and dice.often():
+            handle = self.handles[dice.pick(children)][-1]
         if self.model.branches[handle.name].parent is not None:
             self.both("merge", lambda: self.model.merge(handle.name, handle.token), handle=handle)
 
@@ -347,7 +370,9 @@ class Play:
     # Undo
 
     def do_claim(self, dice: Dice) -> None:
-        """A worker takes a step."""
+        """A worker takes a step; asking where nothing is left is rarely worth a command."""
+        if not any(self.model.unfinished(e) for e in self.model.effects) and dice.roll(16):
+            return
         agent = dice.pick(("*", *AGENTS))
         answer = self.both("claim", lambda: self.model.claim(agent, lease=60.5), agent=agent, lease=60.5)
         if answer.value is not None:
@@ -380,6 +405,19 @@ class Play:
                 break
             step: Claimed = answer.value
             self.both("complete", partial(self.model.complete, step), step=step)
+
+    def do_compensate(self, dice: Dice) -> None:
+        """One worker runs all that is due in one call, and every handler succeeds."""
+        if any(self.model.unfinished(e) for e in self.model.effects) or dice.roll(16) == 0:
+            self.both("compensate", self.run_all)
+
+    def run_all(self) -> list[int]:
+        """The order in which one worker runs all that is due."""
+        order = []
+        while (step := self.model.claim("*", lease=60.5)) is not None:
+            self.model.complete(step)
+            order.append(step.effect)
+        return order
 
     def do_person(self, dice: Dice) -> None:
         """A person answers a request, asks anew, or deals with a failed step."""
@@ -417,7 +455,24 @@ class Play:
         if dice.often():
             self.both("tick", self.model.tick)
 
+    def finish(self) -> None:
+        """End every claim, let persons approve, and undo all that can be undone, so that final reports are compared."""
+        for step in self.claims:
+            self.both("release", partial(self.model.release, step), step=step)
+        self.claims.clear()
+        for _ in range(2):
+            for rollback in [r.id for r in self.model.rollbacks.values() if r.gate == "pending"]:
+                approve = partial(self.model.approve, rollback, reason="end of the run")
+                self.both("approve", approve, rollback=rollback, reason="end of the run")
+            self.clock.advance(200)
+            self.both("tick", self.model.tick)
+            self.both("compensate", self.run_all)
+
     def do_reopen(self, _: Dice) -> None:
+        """A reopening that the commands ask for."""
+        self.reopen()
+
+    def reopen(self) -> None:
         """The process closes the store and opens it anew; steps are given back first, as handles do not survive."""
         for step in self.claims:
             self.both("release", partial(self.model.release, step), step=step)
@@ -428,36 +483,39 @@ class Play:
             newest = Handle(name, self.handles[name][-1].token, 0)
             self.handles[name] = [newest]
         self.tokens = {e: tokens[-1:] for e, tokens in self.tokens.items()}
-        self.both("reopen", lambda: None, handles=dict(self.handles), effects=sorted(self.tokens))
+        owners = {e: self.model.effects[e].branch for e in self.tokens}
+        self.reopened += 1
+        self.both("reopen", lambda: None, names=sorted(self.handles), owners=owners)
 
 
 # How often each verb is played, of 256 rolls.
 WEIGHTS: Sequence[tuple[str, int]] = (
-    ("register", 64),
-    ("branch", 8),
-    ("done", 22),
-    ("observe", 16),
-    ("late_observe", 8),
-    ("not_run", 9),
+    ("register", 69),
+    ("branch", 14),
+    ("done", 24),
+    ("observe", 14),
+    ("late_observe", 9),
+    ("not_run", 10),
     ("late", 7),
-    ("register_many", 7),
+    ("register_many", 8),
     ("parallel", 5),
-    ("seal", 12),
-    ("commit", 12),
-    ("reconcile", 9),
+    ("seal", 9),
+    ("commit", 9),
+    ("reconcile", 8),
     ("abort_effect", 8),
-    ("abort", 4),
-    ("resume", 14),
-    ("takeover", 4),
-    ("heartbeat", 3),
-    ("merge", 6),
+    ("abort", 2),
+    ("resume", 9),
+    ("takeover", 3),
+    ("heartbeat", 2),
+    ("merge", 4),
     ("close", 3),
     ("exposed", 2),
-    ("claim", 9),
-    ("end", 10),
-    ("drain", 5),
-    ("person", 7),
-    ("time", 7),
+    ("claim", 8),
+    ("end", 9),
+    ("drain", 4),
+    ("compensate", 4),
+    ("person", 8),
+    ("time", 5),
     ("reopen", 1),
 )
 VERBS = tuple(verb for verb, weight in WEIGHTS for _ in range(weight))

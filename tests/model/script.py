@@ -6,7 +6,7 @@ hypothesis can drop commands or lower bytes to shrink a failure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from .reference import Call, Inverse, Limits, Model, Policy, Retry
@@ -15,6 +15,7 @@ Item = TypeVar("Item")
 COMMAND_BYTES = 12
 KEYS = ("a", "b", "c")
 AGENTS = ("ann", "bob")
+UNKNOWN_ID = 10**9
 # Halves keep due times off the whole seconds by which the clock moves, so that "at" and "after" never differ.
 RETRY = Retry(max_attempts=2, delay=2.5, backoff=2.0, max_delay=30.5)
 
@@ -24,8 +25,8 @@ class Setting:
     """One kind of store and the branches made in it."""
 
     name: str
-    policy: Policy = Policy()
-    limits: Limits = Limits()
+    policy: Policy = field(default_factory=Policy)
+    limits: Limits = field(default_factory=Limits)
     rules: tuple[str, ...] = ("speculative",)
     overwrites: tuple[str, ...] = ("guard",)
     leases: tuple[float | None, ...] = (None,)
@@ -104,6 +105,8 @@ def call_from(dice: Dice, model: Model, earlier: int = 0) -> Call:
         after = (dice.pick(sorted(model.effects, reverse=True)),)
     elif order == 13 and earlier:
         after = (-1 - dice.roll(earlier),)
+    elif order == 14:
+        after = (UNKNOWN_ID,) if dice.roll(4) == 3 else None
     key_name = f"once-{dice.roll(3)}" if dice.roll(10) == 9 else None
     kind = dice.roll(16)
     return Call(
