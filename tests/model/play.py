@@ -426,9 +426,9 @@ class Play:
         kinds = ("error", "permanent", "timeout", "conflict", "expired")
         failed = [e.id for e in self.model.effects.values() if e.undo is not None and e.undo.kind in kinds]
         if pending:
-            rollback, answer = dice.pick(pending), dice.roll(8)
-            reason = None if answer == 7 else "looked at"
-            if answer == 6:
+            rollback, answer = dice.pick(pending), dice.roll(6)
+            reason = None if answer == 5 else "looked at"
+            if answer == 4:
                 self.both("deny", lambda: self.model.deny(rollback), rollback=rollback)
             else:
                 self.both(
@@ -437,7 +437,7 @@ class Play:
                     rollback=rollback,
                     reason=reason,
                 )
-        elif denied and dice.roll(2):
+        elif denied and dice.roll(3):
             rollback = dice.pick(denied)
             self.both("request_approval", lambda: self.model.request_approval(rollback), rollback=rollback)
         elif failed:
@@ -490,19 +490,19 @@ class Play:
 
 # How often each verb is played, of 256 rolls.
 WEIGHTS: Sequence[tuple[str, int]] = (
-    ("register", 69),
-    ("branch", 14),
-    ("done", 24),
+    ("register", 67),
+    ("branch", 11),
+    ("done", 20),
     ("observe", 14),
-    ("late_observe", 9),
+    ("late_observe", 10),
     ("not_run", 10),
     ("late", 7),
     ("register_many", 8),
     ("parallel", 5),
     ("seal", 9),
     ("commit", 9),
-    ("reconcile", 8),
-    ("abort_effect", 8),
+    ("reconcile", 7),
+    ("abort_effect", 6),
     ("abort", 2),
     ("resume", 9),
     ("takeover", 3),
@@ -511,10 +511,10 @@ WEIGHTS: Sequence[tuple[str, int]] = (
     ("close", 3),
     ("exposed", 2),
     ("claim", 8),
-    ("end", 9),
-    ("drain", 4),
-    ("compensate", 4),
-    ("person", 8),
+    ("end", 11),
+    ("drain", 6),
+    ("compensate", 6),
+    ("person", 11),
     ("time", 5),
     ("reopen", 1),
 )
