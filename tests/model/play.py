@@ -384,7 +384,12 @@ class Play:
             self.do_claim(dice)
             return
         step = self.claims.pop(dice.roll(len(self.claims)))
-        how = dice.pick(("complete", "complete", "complete", "fail", "permanent", "later", "release", "renew"))
+        self.end(
+            step, dice.pick(("complete", "complete", "complete", "fail", "permanent", "later", "release", "renew"))
+        )
+
+    def end(self, step: Claimed, how: str) -> None:
+        """End an attempt, or renew its lease and go on."""
         actions: dict[str, Callable[[], Any]] = {
             "complete": lambda: self.model.complete(step),
             "fail": lambda: self.model.fail(step),
@@ -398,13 +403,12 @@ class Play:
             self.claims.append(step)
 
     def do_drain(self, dice: Dice) -> None:
-        """One worker runs all that is due and succeeds."""
-        for _ in range(1 + dice.roll(12)):
+        """One worker takes step after step; some of its attempts fail."""
+        for _ in range(1 + dice.roll(8)):
             answer = self.both("claim", lambda: self.model.claim("*", lease=60.5), agent="*", lease=60.5)
             if answer.value is None:
                 break
-            step: Claimed = answer.value
-            self.both("complete", partial(self.model.complete, step), step=step)
+            self.end(answer.value, dice.pick(("complete",) * 5 + ("fail", "fail", "permanent")))
 
     def do_compensate(self, dice: Dice) -> None:
         """One worker runs all that is due in one call, and every handler succeeds."""
@@ -490,7 +494,7 @@ class Play:
 
 # How often each verb is played, of 256 rolls.
 WEIGHTS: Sequence[tuple[str, int]] = (
-    ("register", 67),
+    ("register", 63),
     ("branch", 11),
     ("done", 20),
     ("observe", 14),
@@ -515,7 +519,7 @@ WEIGHTS: Sequence[tuple[str, int]] = (
     ("drain", 6),
     ("compensate", 6),
     ("person", 11),
-    ("time", 5),
+    ("time", 9),
     ("reopen", 1),
 )
 VERBS = tuple(verb for verb, weight in WEIGHTS for _ in range(weight))
