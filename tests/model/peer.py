@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .clock import FakeClock
-from .play import Answer, Handle
+from .player import Answer, Handle
 from .reference import Call, Claimed, Model
 from .script import UNKNOWN_ID
 

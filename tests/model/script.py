@@ -75,7 +75,7 @@ def inverse_from(dice: Dice, now: float) -> Inverse | None:
         return None
     return Inverse(
         retry=RETRY,
-        compare_and_set=kind in (10, 11),
+        compare_and_set=kind in (8, 9, 10, 11),
         partial=kind == 12,
         agent="*" if kind == 13 else None,
         deadline=now + 90.5 if kind == 14 else None,
@@ -88,11 +88,13 @@ def call_from(dice: Dice, model: Model, earlier: int = 0) -> Call:
     reads: dict[str, int | None] = {}
     if shape in (1, 2, 3, 6, 7, 8):
         reads[dice.pick(KEYS)] = None
-    if shape == 4:
+    if shape in (4, 9):
         key = dice.pick(KEYS)
         writers = [e.id for e in model.effects.values() if model.wrote(e.id, key)]
         reads[key] = dice.pick([0, *reversed(writers)])
     writes: tuple[str, ...] = () if shape in (0, 1) else (dice.pick(KEYS),)
+    if shape == 9:
+        writes = tuple(reads)
     if shape in (5, 8):
         writes = tuple(sorted({*writes, dice.pick(KEYS)}))
     if shape in (6, 7):
@@ -102,7 +104,8 @@ def call_from(dice: Dice, model: Model, earlier: int = 0) -> Call:
     if order in (8, 9, 10):
         after = ()
     elif order in (11, 12) and model.effects:
-        after = (dice.pick(sorted(model.effects, reverse=True)),)
+        deferred = [e for e in model.live() if model.effects[e].mode == "deferred"]
+        after = (dice.pick(deferred if deferred and dice.roll(2) else sorted(model.effects, reverse=True)),)
     elif order == 13 and earlier:
         after = (-1 - dice.roll(earlier),)
     elif order == 14:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .play import Answer, Play
+from .play import Play
+from .player import Answer
 from .script import Setting
 from .test_sequences import SEQUENCES, each_setting, play_seeds
 
