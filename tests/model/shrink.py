@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def shrink(script: list[bytes], fails: Callable[[list[bytes]], bool], *, runs: int = 300) -> list[bytes]:
+def shrink(script: list[bytes], fails: Callable[[list[bytes]], bool], *, runs: int = 150) -> list[bytes]:
     """The shortest failing script found within that many runs of `fails`."""
     size = max(1, len(script) // 2)
     while size:
