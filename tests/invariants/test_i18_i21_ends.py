@@ -123,18 +123,24 @@ def test_i20_beyond_a_limit_it_is_refused_and_the_answer_says_what_to_wait_for(
     open_store: OpenStore, world: World, limits: dict[str, int], limit: str
 ) -> None:
     store = open_store(limits=Limits(**limits))
-    branches = [store.branch(f"B{number}") for number in range(4)]
     chained = limit in ("closure", "depth")
-    made = [world.put(branch, "X", number, reads="X" if chained else ()) for number, branch in enumerate(branches[:3])]
+    made: list[Effect] = []
+
+    def go_on() -> None:
+        for number in range(10):
+            made.append(world.put(store.branch(f"B{number}"), "X", number, reads="X" if chained else ()))
+
     with pytest.raises(LimitExceededError) as refusal:
-        branches[3].register("put", {}, writes="X", reads="X" if chained else (), inverse=Inverse("undo", {}))
-    assert (refusal.value.limit, set(refusal.value.wait_for) <= ids(*made)) == (limit, True)
+        go_on()
+    # A closure may or may not count the effect that asks; no reading of the limit lets a fifth one in.
+    assert len(made) in ((3, 4) if chained else (3,))
+    assert (refusal.value.limit, refusal.value.value) == (limit, 3)
     assert refusal.value.wait_for
+    assert set(refusal.value.wait_for) <= ids(*made)
     assert [effect.id for effect in store.effects()] == [effect.id for effect in made]
-    for branch in branches[:3]:
-        branch.seal()
-    store.reconcile(commit=[branch.name for branch in branches[:3]])
-    assert world.put(branches[3], "X", 9, reads="X").state == "live"
+    store.reconcile(commit=[f"B{number}" for number in range(len(made))])
+    assert states(store, *made) == ["committed"] * len(made)
+    assert world.put(store.branch("next"), "X", 9, reads="X").state == "live"
 
 
 def test_i21_every_intent_is_decided_in_the_transaction_that_removes_the_last_blocker(
