@@ -178,7 +178,7 @@ def test_a_list_of_calls_runs_in_order_with_a_key_for_each_place(store: Store) -
         if [tool for tool, _ in ran].count("two") == 1 and step.tool == "two":
             raise RuntimeError("once")
 
-    report = store.compensate({name: handler for name in ("one", "two", "three")})
+    report = store.compensate(dict.fromkeys(("one", "two", "three"), handler))
     assert [tool for tool, _ in ran] == ["one", "two", "two", "three"]
     assert len({key for _, key in ran}) == 3
     assert (report.completed, report.clean) == ((effect.id,), True)
