@@ -1,4 +1,4 @@
-"""Backup, export and import: a moved store is the same store, and a damaged file gives an error, never a wrong value."""
+"""Backup, export and import: a moved store is the same store, and a damaged file is an error, never a wrong value."""
 
 from __future__ import annotations
 
@@ -93,11 +93,10 @@ def test_an_existing_target_is_never_overwritten(open_store: OpenStore, world: W
     if way == "import":
         store.export(tmp_path / "store.cborseq")
         other.close()
+    source = tmp_path / "store.cborseq"
+    overwrite = store.backup if way == "backup" else lambda target: effectstore.import_store(source, target)
     with pytest.raises((EffectStoreError, FileExistsError)):
-        if way == "backup":  # noqa: PT012
-            store.backup(tmp_path / "other")
-        else:
-            effectstore.import_store(tmp_path / "store.cborseq", tmp_path / "other")
+        overwrite(tmp_path / "other")
     assert [branch.name for branch in open_store("other").branches()] == ["precious"]
 
 
