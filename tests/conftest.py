@@ -22,6 +22,14 @@ OpenStore = Callable[..., Store]
 Child = Callable[..., "subprocess.Popen[str]"]
 
 
+def rest_of(process: subprocess.Popen[str]) -> str:
+    """What a child still writes, to its end; `communicate` would lose what a `readline` before it has buffered."""
+    assert process.stdout is not None
+    output = process.stdout.read()
+    process.wait(timeout=60)
+    return output
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A fresh outside world."""

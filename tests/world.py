@@ -17,9 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import effectstore
-from effectstore import Branch, CompensationReport, Effect, Inverse, Retry, Step
+from effectstore import (
+    Branch,
+    BranchClosedError,
+    CompensationReport,
+    DoomedBranchError,
+    Effect,
+    Inverse,
+    Retry,
+    Step,
+)
 
 Handler = Callable[[Any, Step], Any]
+
+STOPPED = (DoomedBranchError, BranchClosedError)
+"""A branch that was aborted by name is doomed and closed at once; a test of that takes either name for the refusal."""
 
 AT_ONCE = Retry(max_attempts=3, delay=0.0, backoff=1.0, max_delay=0.0, jitter=0.0)
 """Three attempts without a pause, for tests that count attempts and not seconds."""

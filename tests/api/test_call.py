@@ -10,7 +10,6 @@ import pytest
 from effectstore import (
     AlreadySettledError,
     Branch,
-    DoomedBranchError,
     Effect,
     IdempotencyConflictError,
     Inverse,
@@ -18,7 +17,7 @@ from effectstore import (
     OutcomeUnknownError,
     Store,
 )
-from world import World
+from world import STOPPED, World
 
 UNDO = Inverse("undo", {})
 
@@ -81,7 +80,7 @@ def test_a_known_void_call_runs_anew(store: Store, a: Branch) -> None:
 def test_a_call_on_a_doomed_branch_does_not_run(store: Store, a: Branch) -> None:
     a.register("put", {}, inverse=UNDO)
     a.abort(reason="contradicted")
-    with pytest.raises(DoomedBranchError):
+    with pytest.raises(STOPPED):
         a.call("put", {}, never, inverse=UNDO)
 
 

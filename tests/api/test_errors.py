@@ -96,6 +96,13 @@ def doomed_branch(store: Store) -> Branch:
     return branch
 
 
+def stopped_branch(store: Store) -> None:
+    branch = store.branch("stopped")
+    effect = branch.register("put", {"secret": CANARY}, inverse=UNDO)
+    store.reconcile(abort=effect, reason="contradicted")
+    branch.register("put", {"secret": CANARY}, inverse=UNDO)
+
+
 def stale(store: Store) -> None:
     old = store.branch("taken")
     store.takeover("taken")
@@ -141,7 +148,7 @@ PROVOKED: dict[str, Callable[[Store], Any]] = {
     "StaleTokenError": stale,
     "FenceClosureError": blocked,
     "BranchExistsError": lambda store: [store.branch("A"), store.branch("A")],
-    "DoomedBranchError": lambda store: doomed_branch(store).register("put", {"secret": CANARY}, inverse=UNDO),
+    "DoomedBranchError": stopped_branch,
     "DirtyKeyError": lambda store: [doomed_branch(store), store.branch("B").observe("dirty")],
     "InverseRequiredError": lambda store: store.branch("A").register("put", {"secret": CANARY}),
     "IrreversibleBeforeFenceError": lambda store: store.branch("A").register(

@@ -10,7 +10,6 @@ import pytest
 from conftest import OpenStore
 from effectstore import (
     Branch,
-    DoomedBranchError,
     IdempotencyConflictError,
     Inverse,
     Policy,
@@ -18,7 +17,7 @@ from effectstore import (
     StaleTokenError,
     Store,
 )
-from world import FakeClock
+from world import STOPPED, FakeClock
 
 UNDO = Inverse("undo", {})
 
@@ -73,7 +72,7 @@ def test_the_look_up_of_a_known_key_passes_a_doomed_branch(a: Branch) -> None:
     a.abort(reason="contradicted")
     again = a.register("put", {}, inverse=UNDO, idempotency_key="k")
     assert (again.id, again.created, again.state) == (first.id, False, "doomed")
-    with pytest.raises(DoomedBranchError):
+    with pytest.raises(STOPPED):
         a.register("put", {}, inverse=UNDO, idempotency_key="new")
 
 

@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from conftest import Child, OpenStore
+from conftest import Child, OpenStore, rest_of
 from effectstore import (
     AlreadySettledError,
     BranchClosedError,
@@ -183,7 +183,7 @@ def test_c04_the_decision_is_the_same_after_kill_and_reopen(
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
         time.sleep(chance.uniform(0.005, 0.25))
         process.kill()
-        for line in process.communicate()[0].splitlines():
+        for line in rest_of(process).splitlines():
             parts = line.split()
             if len(parts) == 4:  # The last line may be cut by the kill.
                 said.setdefault(int(parts[1]), set()).add(parts[0])

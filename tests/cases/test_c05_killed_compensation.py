@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import Child, OpenStore
+from conftest import Child, OpenStore, rest_of
 from effectstore import Policy, Retry, Store
 from world import World, ids
 
@@ -123,7 +123,7 @@ def test_c05_killed_compensation_at_random_points_ends_with_one_report(
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
         time.sleep(chance.uniform(0.0, 0.03))
         process.kill()
-        kills += process.communicate()[0] == ""
+        kills += rest_of(process) == ""
     store = open_store()
     report = store.compensate(world.handlers(), rollback=rollback)
     assert (set(report.completed), report.clean) == (effects, True), f"seed {seed}"

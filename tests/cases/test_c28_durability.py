@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import TESTS, Child, OpenStore
+from conftest import TESTS, Child, OpenStore, rest_of
 from world import World
 
 KILLS = int(os.environ.get("EFFECTSTORE_KILLS", "40"))
@@ -108,7 +108,7 @@ def test_c28_acknowledged_is_durable_and_whole_after_random_kills(open_store: Op
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
         timer = threading.Timer(chance.uniform(0.005, 0.4), process.kill)
         timer.start()
-        lines = list(whole_lines(process.communicate()[0]))
+        lines = list(whole_lines(rest_of(process)))
         timer.join()
         acknowledged += len(lines)
         store = open_store()

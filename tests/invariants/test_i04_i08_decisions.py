@@ -10,7 +10,6 @@ import pytest
 from conftest import Child, OpenStore
 from effectstore import (
     AlreadySettledError,
-    DoomedBranchError,
     DoomedDependencyError,
     Inverse,
     Policy,
@@ -19,7 +18,7 @@ from effectstore import (
     Store,
 )
 from random_work import RandomWork
-from world import World, ids, states
+from world import STOPPED, World, ids, states
 
 SEEDS = range(8)
 
@@ -82,7 +81,7 @@ def test_i05_nothing_live_registers_on_a_doomed_effect(store: Store, world: Worl
     with pytest.raises(DoomedDependencyError) as by_version:
         world.put(b, "Y", 1, reads={"X": e1.id})
     assert (by_version.value.dependency, by_version.value.key) == (e1.id, "X")
-    with pytest.raises(DoomedBranchError):
+    with pytest.raises(STOPPED):
         a.register("put", {}, inverse=Inverse("undo", {}))
 
 
