@@ -220,6 +220,7 @@ def test_a_single_refusal_has_no_index(store: Store) -> None:
 
 
 def test_who_and_why_are_keyword_only() -> None:
+    checked = 0
     for owner in (
         effectstore.Store,
         effectstore.Branch,
@@ -237,6 +238,8 @@ def test_who_and_why_are_keyword_only() -> None:
             for parameter in parameters:
                 if parameter.name in ("by", "reason", "note") and name != "waive_remedy":
                     assert parameter.kind is inspect.Parameter.KEYWORD_ONLY, f"{owner.__name__}.{name}"
+                    checked += 1
+    assert checked >= 15
 
 
 def test_a_closed_store_says_so(open_store: OpenStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -47,6 +48,10 @@ def test_the_package_itself_passes_mypy_strict(tmp_path: Path) -> None:
 
 
 def test_the_stub_of_the_extension_agrees_with_the_extension(tmp_path: Path) -> None:
+    extension = importlib.util.find_spec("effectstore._effectstore")
+    assert extension is not None
+    # The checker is silent about a private module without a stub, so the stub has to be looked for.
+    assert (Path(extension.origin or "").parent / "_effectstore.pyi").exists()
     command = [sys.executable, "-m", "mypy.stubtest", "effectstore._effectstore", "--concise"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
