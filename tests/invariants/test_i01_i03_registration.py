@@ -122,14 +122,14 @@ def test_i03_an_irreversible_effect_acts_only_after_its_fence_and_an_approval(st
     """A mail waits for the commit of what it speaks of, and then for a person."""
     a, b = store.branch("A", agent="a"), store.branch("B", agent="b")
     e1 = world.put(a, "X", 1)
-    mail = b.register("send", {"to": "all"}, reads="X", reversibility="irreversible")
+    mail = b.register("send", {"to": "all"}, after=e1, reversibility="irreversible")
     sent: list[int] = []
     handlers = {"send": lambda args, *_: sent.append(1)}
     assert store.outbox.run(handlers) == ()
     a.seal()
     fence = store.commit(b)
     assert fence.status == "committed"
-    assert set(fence.committed) >= ids(mail)
+    assert set(fence.committed) == ids(e1, mail)
     assert store.outbox.run(handlers) == ()
     assert sent == []
     (approval,) = store.approvals()
