@@ -1,4 +1,4 @@
-"""The asyncio interface: the same names, one shared store, a loop that is never blocked, nothing torn by cancellation."""
+"""The asyncio interface: the same names and errors, one shared store, and a loop that is never blocked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 import effectstore
 from effectstore import DoomedBranchError, FenceClosureError, Inverse
-from world import World
 
 pytestmark = pytest.mark.timeout(120)
 UNDO = Inverse("undo", {})
@@ -111,7 +110,7 @@ def test_refusals_are_the_same_classes(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_plain_handlers_run_in_a_thread_and_async_ones_on_the_loop(tmp_path: Path, world: World) -> None:
+def test_plain_handlers_run_in_a_thread_and_async_ones_on_the_loop(tmp_path: Path) -> None:
     async def main() -> tuple[list[str], bool]:
         order: list[str] = []
         async with effectstore.aio.open(tmp_path / "store") as store:

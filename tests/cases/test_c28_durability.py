@@ -135,7 +135,7 @@ def test_c28_a_second_process_never_sees_part_of_a_closure(open_store: OpenStore
     followed: dict[str, list[int]] = {}
     last, until = 0, time.monotonic() + 5
     while time.monotonic() < until:
-        for effect in store.effects(since=last):
+        for effect in store.effects(since=last, limit=1000):
             last = effect.id
             followed.setdefault(effect.branch, []).append(effect.id)
         for name in list(followed)[-12:]:  # The newest branches are those that are about to be committed.

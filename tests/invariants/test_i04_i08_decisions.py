@@ -193,7 +193,7 @@ def test_i08_what_a_reader_saw_is_still_so_after_the_writer_was_killed(open_stor
         seen: dict[int, str] = {}
         last, until = max((effect.id for effect in store.effects()), default=0), time.monotonic() + 0.15
         while time.monotonic() < until:
-            for effect in store.effects(since=last):
+            for effect in store.effects(since=last, limit=1000):
                 if effect.state != "live":
                     seen[effect.id] = effect.state
         writer.kill()
