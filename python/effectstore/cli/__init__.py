@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import effectstore
 from effectstore.cli import act, look, try_out
-from effectstore.cli.common import INTERRUPTED, REFUSED, STORAGE, USAGE, UsageError
+from effectstore.cli.common import INTERRUPTED, REFUSED, STORAGE, USAGE, MissingStoreError, UsageError
 from effectstore.cli.output import plain_text
 from effectstore.play import PlanError, TraceError
 
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(arguments, INTERRUPTED, "interrupted", "interrupted; what was decided stays decided")
     except (UsageError, TraceError, PlanError) as error:
         return _fail(arguments, USAGE, "usage", str(error))
+    except MissingStoreError as error:
+        return _fail(arguments, STORAGE, "missing_store", str(error))
     except effectstore.StorageError as error:
         return _fail(arguments, STORAGE, error.code, str(error))
     except effectstore.EffectStoreError as error:

@@ -23,10 +23,8 @@ class UsageError(Exception):
     """The command line asks for something that makes no sense; nothing was done."""
 
 
-class MissingStoreError(effectstore.StorageError):
-    """There is no store at the path."""
-
-    code = "missing_store"
+class MissingStoreError(Exception):
+    """There is no store at the path, so there was nothing to open."""
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

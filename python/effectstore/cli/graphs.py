@@ -58,7 +58,9 @@ class Graph:
                 for n in self.nodes
             ],
             "edges": [
-                {"from": n.id, "rests_on": target, "keys": list(keys)} for n in self.nodes for target, keys in n.rests_on
+                {"from": n.id, "rests_on": target, "keys": list(keys)}
+                for n in self.nodes
+                for target, keys in n.rests_on
             ],
         }
 

@@ -95,5 +95,3 @@ def _blind_write(calls: Sequence[Call], branch: str, agent: str, key: str, numbe
         redo=Delta({key: value}, ()),
         reversibility="full",
     )
-
-
