@@ -12,7 +12,7 @@ Say = Callable[[str], None]
 POOL = "config/pool_size"
 RELEASE = "cluster/release"
 CHANGELOG = "docs/changelog"
-BROKEN_PREMISE = "the load test says that the database cannot take 50 connections"
+BROKEN_PREMISE = "the database cannot take 50 connections"
 
 
 @dataclass(slots=True)

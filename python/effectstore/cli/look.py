@@ -1,6 +1,7 @@
 """Commands that only look: status, log, explain, graph, rollbacks, approvals. They never write to the store."""
 
 import argparse
+import sys
 from collections import Counter
 from typing import Any
 
@@ -58,13 +59,16 @@ _ROLLBACK_STATES = ("awaiting_approval", "due", "running", "blocked", "in_review
 def run_status(arguments: argparse.Namespace) -> int:
     """Count what is live, what waits and what needs a person."""
     with open_store(arguments, read_only=True) as store:
-        effects = list(store.effects(state="live"))
+        live = unknown = 0
+        for effect in store.effects(state="live"):
+            live += 1
+            unknown += effect.outcome == "unknown"
         summary: dict[str, Any] = {
             "store": store_path(arguments),
-            "live_effects": len(effects),
-            "unknown_outcomes": sum(effect.outcome == "unknown" for effect in effects),
+            "live_effects": live,
+            "unknown_outcomes": unknown,
             "branches": dict(Counter(branch.state for branch in store.branches())),
-            "waiting_fences": [fence.id for fence in store.fences() if fence.status == "waiting"],
+            "waiting_fences": [fence.id for fence in store.fences(status="waiting")],
             "rollbacks": dict(Counter(rollback.state for rollback in store.rollbacks())),
             "pending_approvals": [approval.id for approval in store.approvals(state="pending")],
             "open_alerts": [alert.id for alert in store.alerts() if alert.acknowledged_by is None],
@@ -96,6 +100,8 @@ def run_log(arguments: argparse.Namespace) -> int:
                 if arguments.kind is not None and record.kind != arguments.kind:
                     continue
                 _print_record(record, as_json=arguments.json)
+                if arguments.follow:
+                    sys.stdout.flush()
                 if left is not None:
                     left -= 1
                     if left == 0:

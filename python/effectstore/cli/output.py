@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -33,15 +34,18 @@ def cut(text: str, room: int) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table whose columns are as wide as they need and whose widest columns give way to the terminal's width."""
+    """A table whose columns are as wide as they need; the widest but the first give way to the terminal's width.
+
+    The first column holds what a person types or copies, so it is never cut.
+    """
     cells = [[plain_text(value) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(head)]
     room = width() - 2 * (len(head) - 1)
-    while sum(widths) > room and max(widths) > LEAST_COLUMN:
-        widest = widths.index(max(widths))
-        second = max([size for at, size in enumerate(widths) if at != widest], default=0)
-        surplus = sum(widths) - room
-        widths[widest] -= max(1, min(surplus, widths[widest] - max(second, LEAST_COLUMN)))
+    while sum(widths) > room:
+        size, widest = max((size, at) for at, size in enumerate(widths[1:], start=1))
+        if size <= LEAST_COLUMN:
+            break
+        widths[widest] -= 1
     lines = []
     for row in [list(head), *cells]:
         parts = [cut(value, size).ljust(size) for value, size in zip(row, widths, strict=True)]
@@ -50,10 +54,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> str:
-    """Names and values, one pair a line, values below one another."""
+    """Names and values, one pair a line, values below one another and wrapped at the terminal's width."""
     listed = [(name, plain_text(value)) for name, value in rows]
     size = max((len(name) for name, _ in listed), default=0)
-    return "\n".join(f"{name.ljust(size)}  {value}".rstrip() for name, value in listed)
+    return "\n".join(wrapped(f"{name.ljust(size)}  {value}".rstrip(), size + 2) for name, value in listed)
+
+
+def wrapped(line: str, indent: int) -> str:
+    """The line, continued below itself with an indent where it is wider than the terminal; no word is torn."""
+    if len(line) <= width():
+        return line
+    # Only the part behind the indent is wrapped, since wrapping squeezes nothing but must not break the columns.
+    parts = textwrap.wrap(line[indent:], width() - indent, break_long_words=False, break_on_hyphens=False)
+    return line[:indent] + f"\n{' ' * indent}".join(parts)
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import effectstore
 from effectstore.cli import demo
 from effectstore.cli.common import CLEAN, REFUSED, WAITS, Commands, UsageError, add_json, natural
-from effectstore.cli.output import Progress, emit, note, pairs, plain_text, say, table
+from effectstore.cli.output import Progress, emit, note, pairs, plain_text, say, table, wrapped
 from effectstore.play import (
     Call,
     Plan,
@@ -24,6 +24,8 @@ from effectstore.play.schedule import branches_of
 
 PLAYER = "effectstore run"
 """In whose name a play approves and decides."""
+
+NARRATION_INDENT = len("registered ")
 
 
 def add_commands(commands: Commands) -> None:
@@ -52,6 +54,13 @@ def add_commands(commands: Commands) -> None:
     run.add_argument("--seed", type=natural, default=0, metavar="SEED", help="seed of --abort random (default 0)")
     run.add_argument("--interleave", type=natural, default=None, metavar="SEED", help="merge the branches at random")
     run.add_argument("--blind", type=natural, default=None, metavar="SEED", help="add random writes without reads")
+    run.add_argument(
+        "--on-failure",
+        choices=("halt", "continue"),
+        default=None,
+        help="what an inverse that cannot run holds up: what its call rested on, or nothing but earlier writers of its"
+        " keys (default: as the store's policy says)",
+    )
     run.add_argument("--store", default=None, metavar="DIR", help="keep the store here (default: a new directory)")
     add_json(run)
     run.set_defaults(handler=run_trace)
@@ -79,8 +88,7 @@ def run_trace(arguments: argparse.Namespace) -> int:
     runs = _chosen(read_trace(arguments.trace), arguments.run)
     plans = _plans(arguments, runs)
     path = arguments.store or tempfile.mkdtemp(prefix="effectstore-run-")
-    alone = len(runs) == 1
-    show = say if alone and not arguments.json else None
+    narrated = len(runs) == 1 and not arguments.json
     progress = Progress(sum(len(calls) for calls in plans.values()), "playing")
     results = []
     with effectstore.open(path) as store:
@@ -91,8 +99,9 @@ def run_trace(arguments: argparse.Namespace) -> int:
                 calls,
                 scope=scopes[run],
                 by=PLAYER,
-                show=None if show is None else lambda line: say(plain_text(line)),
-                on_call=progress.step if show is None else None,
+                on_failure=arguments.on_failure,
+                show=_narrate if narrated else None,
+                on_call=None if narrated else progress.step,
             )
             results.append(player.run(_plan(arguments, calls)))
         progress.close()
@@ -102,6 +111,11 @@ def run_trace(arguments: argparse.Namespace) -> int:
     else:
         _summarise(results, path)
     return max((_exit_code(result) for result in results), key=_SEVERITY.index)
+
+
+def _narrate(line: str) -> None:
+    """One thing that happened; what is longer than the terminal is wide goes on below its first word."""
+    say(wrapped(plain_text(line), NARRATION_INDENT))
 
 
 _SEVERITY = [CLEAN, WAITS, REFUSED]
@@ -190,7 +204,7 @@ def _summarise(results: Sequence[PlayResult], path: str) -> None:
         say("")
         say(pairs(_summary(results[0])))
     else:
-        head = ("RUN", "BRANCHES", "EFFECTS", "COMMITTED", "FELL", "UNDONE", "CONFLICTS", "WORLD")
+        head = ("RUN", "BRANCHES", "EFFECTS", "FELL", "UNDONE", "CONFLICTS", "WORLD")
         say(table(head, [_row(result) for result in results]))
         proved = sum(not result.differences for result in results)
         conflicting = sum(bool(result.conflicts) for result in results)
@@ -198,6 +212,8 @@ def _summarise(results: Sequence[PlayResult], path: str) -> None:
             f"\n{len(results)} runs, {sum(result.effects for result in results)} effects;"
             f" {proved} worlds proved, {conflicting} runs with a conflict"
         )
+        if any(result.exempt for result in results):
+            say("* but for the keys of steps in conflict, and of steps blocked behind them")
     wrong = [result.run for result in results if result.differences]
     if wrong:
         note(f"the world is not what the surviving effects make: {', '.join(wrong)}")
@@ -209,11 +225,10 @@ def _row(result: PlayResult) -> tuple[object, ...]:
         result.run,
         result.branches,
         result.effects,
-        len(result.committed),
         len(result.doomed) + len(result.cascaded),
         len(result.undone),
         len(result.conflicts),
-        _world(result),
+        "WRONG" if result.differences else "proved*" if result.exempt else "proved",
     )
 
 

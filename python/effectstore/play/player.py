@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import effectstore
 from effectstore.play.schedule import Plan, branches_of
@@ -81,7 +81,8 @@ class _Tally:
 class Player:
     """One run on one store. `scope` is put before branch names and keys, so that runs sharing a store do not meet.
 
-    `by` names the person in whose name approvals are given and decisions are made. `show` is told what happens, a line
+    `by` names the person in whose name approvals are given and decisions are made. `on_failure` is what an inverse that
+    cannot run holds up (None: as the store's policy says). `show` is told what happens, a line
     at a time; `on_call` is called after each played call.
     """
 
@@ -92,6 +93,7 @@ class Player:
         *,
         scope: str = "",
         by: str = "player",
+        on_failure: Literal["halt", "continue"] | None = None,
         show: Show | None = None,
         on_call: Callable[[], None] | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Player:
         self.calls = calls
         self.scope = scope
         self.by = by
+        self.on_failure = on_failure
         self.initial = World.before(sorted(calls, key=lambda call: call.seq))
         self.world = self.initial.copy()
         self.history: list[Played] = []
@@ -225,9 +228,10 @@ class Player:
     def _compensate_one(self, rollback: int, handlers: Mapping[str, Any]) -> effectstore.CompensationReport:
         answered: set[int] = set()
         while True:
-            report = self.store.compensate(handlers, rollback=rollback)
+            report = self.store.compensate(handlers, rollback=rollback, on_failure=self.on_failure)
             asked = [approval for approval in report.approvals if approval not in answered]
             if not asked:
+                self._tell_leftovers(report)
                 return report
             for approval in asked:
                 self.store.approval(approval).approve(by=self.by, reason=ROLLBACK_REASON)
@@ -313,6 +317,16 @@ class Player:
     def _tell_conflict(self, conflict: effectstore.ReconcileConflictError) -> None:
         path = " -> ".join(f"{effect} ({self._branch_of.get(effect, '?')})" for effect in conflict.path)
         self._tell(f"refused    a branch to commit rests on one to abort: {path}; the abort side wins")
+
+    def _tell_leftovers(self, report: effectstore.CompensationReport) -> None:
+        for failure in report.failed:
+            writer = "" if failure.writer is None else f", overwritten by {self._owned(failure.writer)}"
+            self._tell(f"failed     {self._owned(failure.effect)}: {failure.kind}{writer}")
+        for entry in report.blocked:
+            self._tell(f"blocked    {self._owned(entry.effect)} behind {entry.by}")
+
+    def _owned(self, effect: int) -> str:
+        return f"{effect} of {self._branch_of.get(effect, 'another run')}"
 
     def _tell_decision(self, answer: effectstore.Reconciliation) -> None:
         if answer.doomed or answer.cascaded:
