@@ -103,7 +103,7 @@ def _with_fence(path: str, cluster: Cluster, say: Say, without: Cluster) -> Demo
         fence = store.commit(deployer)
         say(f"  deployer  asks for the commit: {fence.status} (fence {fence.id})")
         for blocker in fence.blockers:
-            say(f"            effect {blocker.effect} of {blocker.branch} stands in the way: {_WHY[blocker.reason]}")
+            say(f"            blocked by effect {blocker.effect} of {blocker.branch}: {_WHY[blocker.reason]}")
         say(f"  planner   learns that {BROKEN_PREMISE}")
         answer = store.reconcile(commit=scribe, abort=planner, by="release-lead", reason=BROKEN_PREMISE)
         say("  judge     one decision: commit the scribe, abort the planner")
@@ -118,7 +118,7 @@ def _with_fence(path: str, cluster: Cluster, say: Say, without: Cluster) -> Demo
             f" {'clean' if report.clean else 'NOT clean'}"
         )
     cluster.show(say)
-    say("  The deploy went down with the value that it rested on; the mail was never sent;")
+    say("  The deploy fell with the value that it rested on; the mail was never sent;")
     say("  the scribe's work, which rested on neither, is committed.")
     return DemoResult(
         store=path,
@@ -168,7 +168,7 @@ def _register(
     rests = [effect for effect in store.decide(ship).closure if effect != ship.id]
     say(f"  deployer  effect {ship.id}: reads 50, ships v2; rests on {_ids(rests)}")
     mail = deployer.register("send_mail", {"text": "v2 is live"}, reversibility="irreversible")
-    say(f"  deployer  effect {mail.id}: a mail cannot be unsent, so it waits for the fence ({mail.mode})")
+    say(f"  deployer  effect {mail.id}: no mail can be unsent; it waits for the fence ({mail.mode})")
 
     line = "pool sizes are now documented"
     document = scribe.register(
