@@ -1,4 +1,4 @@
-"""What the tests of the command line share: it runs as a person or a program does: in a process of its own, judged by code and output."""
+"""What the tests of the command line share: it runs in a process of its own, judged by code and output."""
 
 import json
 import os
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
 
 OWN_TRACE = Path(__file__).parents[1] / "traces" / "own.jsonl"
 

@@ -4,8 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import effectstore
 import pytest
+
+import effectstore
 from cli_tools import Cli, Ran, Waiting, environment
 
 

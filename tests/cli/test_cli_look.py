@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import effectstore
 import pytest
+
+import effectstore
 from cli_tools import Cli, Waiting, environment
 
 LOOKS = [["status"], ["log"], ["explain", "ship-v2"], ["graph"], ["rollbacks"], ["approvals"], ["verify"]]

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from cli_tools import OWN_TRACE, Cli
 
 SMALL_TRACE = OWN_TRACE.parents[3] / "shared" / "traces" / "bfcl-small.jsonl"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from effectstore.play import Call, read_trace
 
 HERE = Path(__file__).parent

@@ -1,7 +1,6 @@
 """Holds one play against the independent verdict."""
 
 from collections.abc import Sequence
-
 from typing import Literal
 
 import effectstore

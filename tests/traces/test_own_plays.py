@@ -3,8 +3,9 @@
 import pickle
 from pathlib import Path
 
-import effectstore
 import pytest
+
+import effectstore
 from effectstore.play import Call, Plan, PlanError, Player, TraceError
 from play_checks import play_and_check
 from trace_checker import Line, judge, order_faults

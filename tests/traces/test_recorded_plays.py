@@ -9,8 +9,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import effectstore
 import pytest
+
+import effectstore
 from effectstore.play import Call, Plan, add_blind_writes, choose_losers, interleave
 from effectstore.play.schedule import branches_of
 from play_checks import play_and_check

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from effectstore.play import Call, Delta, TraceError, World, add_blind_writes, choose_losers, interleave, read_trace
 from effectstore.play.schedule import branches_of
 from effectstore.play.trace import parse_trace

@@ -54,25 +54,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has seen enough (`effectstore log | head`). What is left in the buffer must go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        return _fail(arguments, INTERRUPTED, "interrupted", "interrupted; what was decided stays decided")
-    except (UsageError, TraceError, PlanError) as error:
-        return _fail(arguments, USAGE, "usage", str(error))
-    except MissingStoreError as error:
-        return _fail(arguments, STORAGE, "missing_store", str(error))
-    except effectstore.StorageError as error:
-        return _fail(arguments, STORAGE, error.code, str(error))
-    except effectstore.EffectStoreError as error:
-        return _fail(arguments, REFUSED, error.code, str(error))
-    except OSError as error:
-        place = f": {error.filename}" if error.filename else ""
-        return _fail(arguments, STORAGE, "os", f"{error.strerror or type(error).__name__}{place}")
+    except _EXPECTED as error:
+        return _fail(arguments, error)
     return code
 
 
-def _fail(arguments: argparse.Namespace, code: int, name: str, message: str) -> int:
+_EXPECTED = (
+    UsageError,
+    TraceError,
+    PlanError,
+    MissingStoreError,
+    effectstore.EffectStoreError,
+    OSError,
+    KeyboardInterrupt,
+)
+"""What a user, a disk or another process can bring about. Anything else is a fault of ours and shows its traceback."""
+
+
+def _meaning(error: BaseException) -> tuple[int, str, str]:
+    """The exit code of an error, its stable name, and what to say."""
+    match error:
+        case KeyboardInterrupt():
+            return INTERRUPTED, "interrupted", "interrupted; what was decided stays decided"
+        case UsageError() | TraceError() | PlanError():
+            return USAGE, "usage", str(error)
+        case MissingStoreError():
+            return STORAGE, "missing_store", str(error)
+        case effectstore.EffectStoreError():
+            code = STORAGE if isinstance(error, effectstore.StorageError) else REFUSED
+            return code, str(error.code), str(error)
+        case _:
+            place = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+            return STORAGE, "os", f"{getattr(error, 'strerror', None) or type(error).__name__}{place}"
+
+
+def _fail(arguments: argparse.Namespace, error: BaseException) -> int:
+    code, name, message = _meaning(error)
     if arguments.json:
-        print(json.dumps({"error": str(name), "message": message}), file=sys.stderr)
+        print(json.dumps({"error": name, "message": message}), file=sys.stderr)
     else:
         print(f"effectstore {arguments.command}: {plain_text(message)}", file=sys.stderr)
     return code

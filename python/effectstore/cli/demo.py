@@ -1,4 +1,4 @@
-"""The scenario of `effectstore demo`: three agents, a shared configuration, a deploy; without the fence, then with it."""
+"""The scenario of `effectstore demo`: three agents and a deploy, without the fence, then with it."""
 
 import shlex
 from collections.abc import Callable, Mapping

@@ -172,7 +172,7 @@ def _reversibility(row: Mapping[str, Any]) -> Reversibility:
     value = row.get("class", "full")
     if value not in _REVERSIBILITIES:
         raise ValueError(f"field 'class' is not one of {', '.join(_REVERSIBILITIES)}")
-    return cast(Reversibility, value)
+    return cast("Reversibility", value)
 
 
 def _mapping(value: Any, field: str) -> dict[str, Any]:

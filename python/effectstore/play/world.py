@@ -43,12 +43,10 @@ class World:
         return Delta(present, tuple(sorted(key for key in delta.keys if key not in self._values)))
 
     def differences(self, other: "World", *, but_for: Iterable[str] = ()) -> tuple[str, ...]:
-        """The keys, sorted, that differ in value or exist in one of the two worlds only; those in `but_for` left out."""
-        keys = (self._values.keys() | other._values.keys()) - frozenset(but_for)
-        return tuple(sorted(key for key in keys if not _same(self._get(key), other._get(key))))
-
-    def _get(self, key: str) -> Any:
-        return self._values.get(key, ABSENT)
+        """The keys, sorted, that differ in value or exist in one of the two worlds only, `but_for` left out."""
+        mine, others = self.values, other.values
+        keys = (mine.keys() | others.keys()) - frozenset(but_for)
+        return tuple(sorted(key for key in keys if not _same(mine.get(key, ABSENT), others.get(key, ABSENT))))
 
     @property
     def values(self) -> Mapping[str, Any]:
