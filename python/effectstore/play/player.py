@@ -211,7 +211,9 @@ class Player:
         tally.doomed.extend(answer.doomed)
         tally.cascaded.extend(effect for effect in answer.cascaded if effect not in set(answer.doomed))
         if answer.fence is not None:
-            tally.fences.append(answer.fence.id)
+            # A fence without an id found everything settled already.
+            if answer.fence.id is not None:
+                tally.fences.append(answer.fence.id)
             if answer.fence.status == "waiting":
                 tally.waiting.extend(blocker.effect for blocker in answer.fence.blockers)
         if answer.rollback is not None:
@@ -323,7 +325,7 @@ class Player:
             writer = "" if failure.writer is None else f", overwritten by {self._owned(failure.writer)}"
             self._tell(f"failed     {self._owned(failure.effect)}: {failure.kind}{writer}")
         for entry in report.blocked:
-            self._tell(f"blocked    {self._owned(entry.effect)} behind {entry.by}")
+            self._tell(f"blocked    {self._owned(entry.effect)} behind {_ids(entry.by)}")
 
     def _owned(self, effect: int) -> str:
         return f"{effect} of {self._branch_of.get(effect, 'another run')}"
