@@ -15,6 +15,32 @@ if TYPE_CHECKING:
 SHORT = 500
 """Longest error text that is handed on, in characters: error texts may hold secrets and be huge."""
 
+_FIELDS = tuple(
+    [
+        "id",
+        "branch",
+        "agent",
+        "token",
+        "tool",
+        "reads",
+        "writes",
+        "after",
+        "inverse",
+        "reversibility",
+        "mode",
+        "idempotency_key",
+        "cost",
+        "created",
+        "state",
+        "outcome",
+        "sealed",
+        "compensated",
+        "fence",
+        "rollback",
+    ]
+)
+_PAYLOADS = ("args", "result")
+
 
 def problem(error: BaseException | str) -> tuple[str, str]:
     """Type and shortened text of an error."""
@@ -49,7 +75,7 @@ class Effect(Frozen, Bound):
     _outcome: str | None
     _info: "core.EffectInfo | None"
 
-    def __init__(  # noqa: PLR0913  # A snapshot has as many parts.
+    def __init__(
         self,
         session: Session,
         effect: int,
@@ -263,11 +289,7 @@ class Effect(Frozen, Bound):
 
     def to_dict(self, *, payloads: bool = False) -> dict[str, Any]:
         """The fields in terms of JSON; arguments, result and the inverse's arguments only if asked for."""
-        names = ("id", "branch", "agent", "token", "tool", "reads", "writes", "after", "inverse", "reversibility")
-        names += ("mode", "idempotency_key", "cost", "created", "state", "outcome", "sealed", "compensated")
-        names += ("fence", "rollback")
-        if payloads:
-            names += ("args", "result")
+        names = _FIELDS + _PAYLOADS if payloads else _FIELDS
         return {name: jsonable(getattr(self, name), payloads=payloads) for name in names}
 
     def __repr__(self) -> str:

@@ -42,7 +42,9 @@ def _path_text(path: _Path) -> str:
     parts: list[str] = []
     while path is not None:
         path, step = path
-        parts.append(f"[{step!r}]" if isinstance(step, int) else f".{step!s}".encode(errors="backslashreplace").decode())
+        parts.append(
+            f"[{step!r}]" if isinstance(step, int) else f".{step!s}".encode(errors="backslashreplace").decode()
+        )
     return "".join(reversed(parts)).removeprefix(".")
 
 

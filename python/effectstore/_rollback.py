@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 LEASE_S = 60
 """How long a claimed step or delivery is held, in seconds, unless the caller says otherwise."""
 
+_STEP_FIELDS = tuple(
+    [
+        "id",
+        "rollback",
+        "tool",
+        "agent",
+        "idempotency_key",
+        "attempt",
+        "generation",
+        "expected_versions",
+        "deadline",
+        "lease_until",
+        "token",
+    ]
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rollback(Bound, Plain):
@@ -193,9 +209,7 @@ class Step(Frozen, Bound):
         data = None if result is None else self._session.codec.dump(result, "result")
         self._end(("completed", data, "", "", 0))
 
-    def fail(
-        self, error: BaseException | str, *, permanent: bool = False, retry_after: Seconds | None = None
-    ) -> None:
+    def fail(self, error: BaseException | str, *, permanent: bool = False, retry_after: Seconds | None = None) -> None:
         """Report that the attempt failed: for good, to be called again after `retry_after`, or as retry says."""
         kind, after_ms = "permanent" if permanent else "failed", 0
         if retry_after is not None and not permanent:
@@ -217,10 +231,7 @@ class Step(Frozen, Bound):
 
     def to_dict(self, *, payloads: bool = False) -> dict[str, Any]:
         """The fields in terms of JSON; arguments only if asked for."""
-        names = ("id", "rollback", "tool", "agent", "idempotency_key", "attempt", "generation", "expected_versions")
-        names += ("deadline", "lease_until", "token")
-        if payloads:
-            names += ("args",)
+        names = (*_STEP_FIELDS, "args") if payloads else _STEP_FIELDS
         return {name: jsonable(getattr(self, name), payloads=payloads) for name in names}
 
     def __repr__(self) -> str:

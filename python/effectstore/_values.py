@@ -15,7 +15,7 @@ from effectstore._choices import (
     OnFailure,
     Reversibility,
 )
-from effectstore._time import Seconds, moment, optional_ms, optional_moment, since_epoch_ms, to_ms
+from effectstore._time import Seconds, moment, optional_moment, optional_ms, since_epoch_ms, to_ms
 
 if TYPE_CHECKING:
     from effectstore import _effectstore as core
