@@ -12,7 +12,7 @@ PAYLOAD = {"payload": True}
 """Marks a dataclass field that holds a payload: `to_dict()` leaves it out unless asked for it."""
 
 
-def jsonable(value: Any, *, payloads: bool = False) -> Any:
+def jsonable(value: Any, *, payloads: bool = False) -> Any:  # noqa: PLR0911  # One for each kind.
     """The value in terms of JSON: times as ISO 8601 text, bytes as hexadecimal digits, tuples as lists."""
     if value is None or isinstance(value, bool | int | str):
         return value

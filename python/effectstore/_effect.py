@@ -15,29 +15,27 @@ if TYPE_CHECKING:
 SHORT = 500
 """Longest error text that is handed on, in characters: error texts may hold secrets and be huge."""
 
-_FIELDS = tuple(
-    [
-        "id",
-        "branch",
-        "agent",
-        "token",
-        "tool",
-        "reads",
-        "writes",
-        "after",
-        "inverse",
-        "reversibility",
-        "mode",
-        "idempotency_key",
-        "cost",
-        "created",
-        "state",
-        "outcome",
-        "sealed",
-        "compensated",
-        "fence",
-        "rollback",
-    ]
+_FIELDS = (
+    "id",
+    "branch",
+    "agent",
+    "token",
+    "tool",
+    "reads",
+    "writes",
+    "after",
+    "inverse",
+    "reversibility",
+    "mode",
+    "idempotency_key",
+    "cost",
+    "created",
+    "state",
+    "outcome",
+    "sealed",
+    "compensated",
+    "fence",
+    "rollback",
 )
 _PAYLOADS = ("args", "result")
 

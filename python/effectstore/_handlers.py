@@ -177,7 +177,7 @@ class Worker:
             self._failed_progress = error
             self._stop.set()
 
-    def _attempt(self, step: Step) -> "core._StepEnd":
+    def _attempt(self, step: Step) -> "core._StepEnd":  # noqa: PLR0911  # One for each way to end.
         handler = find(self._handlers, step.tool)
         if handler is None:
             # A step without a tool waits for a person; that nobody here can run it is no failure.

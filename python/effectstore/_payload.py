@@ -164,7 +164,10 @@ def _check_moment(when: datetime, path: _Path, root: str) -> datetime:
 
 
 def load(data: bytes, root: str) -> Any:
-    """The value of a stored payload. Raises `PayloadError` for bytes that another program stored and Python cannot read."""
+    """The value of a stored payload.
+
+    Raises `PayloadError` for bytes that another program stored and that Python cannot read.
+    """
     try:
         return cbor2.loads(data)
     except (cbor2.CBORDecodeError, ValueError, OverflowError) as error:

@@ -22,7 +22,10 @@ After: TypeAlias = "EffectRef | Registration | Iterable[EffectRef | Registration
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """What `branch.register` takes, as a value for `store.register_many`. Equality is identity: `after=` names objects."""
+    """What `branch.register` takes, as a value for `store.register_many`.
+
+    Equality is identity: `after=` names objects.
+    """
 
     tool: str
     args: Any = field(default=None, metadata=PAYLOAD, repr=False)

@@ -21,20 +21,18 @@ if TYPE_CHECKING:
 LEASE_S = 60
 """How long a claimed step or delivery is held, in seconds, unless the caller says otherwise."""
 
-_STEP_FIELDS = tuple(
-    [
-        "id",
-        "rollback",
-        "tool",
-        "agent",
-        "idempotency_key",
-        "attempt",
-        "generation",
-        "expected_versions",
-        "deadline",
-        "lease_until",
-        "token",
-    ]
+_STEP_FIELDS = (
+    "id",
+    "rollback",
+    "tool",
+    "agent",
+    "idempotency_key",
+    "attempt",
+    "generation",
+    "expected_versions",
+    "deadline",
+    "lease_until",
+    "token",
 )
 
 
