@@ -1,6 +1,6 @@
 """What the objects of one open store share."""
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from effectstore._base import Bound
 from effectstore._errors import OptionsError, StaleTokenError
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from effectstore._effect import Effect
     from effectstore._values import Token
 
-EffectRef: TypeAlias = "Effect | int"
+EffectRef: TypeAlias = Union["Effect", int]
 """An effect, or its id."""
 
-BranchRef: TypeAlias = "Branch | str"
+BranchRef: TypeAlias = Union["Branch", str]
 """A branch, or its name."""
 
-Ref: TypeAlias = "EffectRef | BranchRef"
+Ref: TypeAlias = EffectRef | BranchRef
 """An effect or a branch."""
 
 
