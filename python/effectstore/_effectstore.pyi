@@ -7,6 +7,23 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
+__all__ = [
+    "AlertInfo",
+    "ApprovalInfo",
+    "BranchInfo",
+    "DecisionInfo",
+    "DeliveryInfo",
+    "EffectInfo",
+    "FenceInfo",
+    "Handle",
+    "LogEntry",
+    "ReconciliationInfo",
+    "ReportInfo",
+    "RollbackInfo",
+    "StepInfo",
+    "import_store",
+]
+
 _Token: TypeAlias = tuple[int, int]
 _Target: TypeAlias = tuple[bool, int]  # whether it is a branch; the id
 _Read: TypeAlias = tuple[bytes, int | None]

@@ -60,7 +60,6 @@ impl Handle {
             reads: choice(py, "reads", reads, READ_RULES)?,
             overwrite: choice(py, "overwrite", overwrite, OVERWRITES)?,
             lease_ms,
-            ..NewBranch::default()
         };
         call(py, || self.store.create_branch(wanted)).map(Into::into)
     }

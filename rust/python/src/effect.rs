@@ -196,7 +196,6 @@ impl Handle {
             outcome: outcome.map(|word| choice(py, "outcome", word, OUTCOMES)).transpose()?,
             agent,
             tool,
-            ..EffectFilter::default()
         };
         let found = call(py, || self.store.effects(since, limit, &filter))?;
         Ok(found.into_iter().map(Into::into).collect())

@@ -18,7 +18,6 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let (filled, index) = match error {
         Error::Refused { refusal, index } => (refused(&fields, refusal), *index),
         Error::Storage(storage) => (stored(&fields, storage), None),
-        _ => (Ok(()), None),
     };
     match filled {
         Ok(()) => build(py, error.code(), &error.to_string(), index, &fields),

@@ -3,6 +3,7 @@
 //! Every call into the core detaches from the interpreter. Waits are cut into slices, and signals are
 //! looked at between them, so that Ctrl-C ends a wait. Ids are ints, tokens pairs of ints, times
 //! milliseconds, payloads and keys bytes; the façade in `python/effectstore` makes dataclasses of it.
+#![allow(clippy::needless_pass_by_value)] // The glue hands arguments over by value.
 
 mod approval;
 mod branch;

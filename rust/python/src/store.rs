@@ -40,7 +40,6 @@ impl Handle {
             policy: policy.map(|policy| policy.policy(py)).transpose()?,
             map_size,
             clock: clock.map(|clock| clock_of(py, clock)).transpose()?,
-            ..Options::default()
         };
         let store = call(py, || match path {
             Some(path) => EffectStore::open(path, options),
