@@ -13,7 +13,7 @@ from effectstore._effect import Effect
 from effectstore._fence import Reconciliation
 from effectstore._iterate import pages
 from effectstore._payload import Key, Keys, Reads, optional_key_bytes, optional_text, reads_raw, text
-from effectstore._registration import After, Registration, placed
+from effectstore._registration import After, follows, place
 from effectstore._session import Session, demand
 from effectstore._time import Seconds, to_ms
 from effectstore._values import Inverse, Observation, Token
@@ -127,23 +127,14 @@ class Branch(Frozen, Bound):
         `after=None` rests on the branch's tip, `()` on no effect. The answer has `created=False` if the idempotency
         key was known. Raises a `RefusedError`, with nothing stored.
         """
-        call = Registration(
-            tool,
-            args,
-            branch=self,
-            inverse=inverse,
-            reads=reads,
-            writes=writes,
-            after=after,
-            reversibility=reversibility,
-            mode=mode,
-            idempotency_key=idempotency_key,
-            fingerprint=fingerprint,
-            cost=cost,
-            approval=approval,
-        )
         refuse_new_work()
-        (receipt,) = self._session.handle.register([placed(call, {})], to_ms(timeout, "timeout"))
+        wait_ms = 0 if timeout == 0 else to_ms(timeout, "timeout")
+        rests = None if after is None and self._turn is None else follows(after, self, {})
+        kinds = (reversibility, mode)
+        call = place(
+            self, tool, args, inverse, reads, writes, rests, kinds, idempotency_key, fingerprint, cost, approval
+        )
+        (receipt,) = self._session.handle.register((call,), wait_ms)
         return self._received(receipt)
 
     def _received(self, receipt: "core._Receipt") -> Effect:

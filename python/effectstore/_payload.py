@@ -79,6 +79,8 @@ class Codec:
         """
         if value is None:
             return b"\xf6"
+        if type(value) in _CONTAINERS and _needs_no_check(value):
+            return cbor2.dumps(value, canonical=True)
         return cbor2.dumps(self._copy(value, root), canonical=True)
 
     def _copy(self, value: Any, root: str) -> Any:
@@ -140,6 +142,44 @@ class Codec:
                 raise _refuse(path, root, "a Decimal that is not finite would come back as a float")
             return item, None
         raise _refuse(path, root, f"{kind.__name__} is no payload; convert it, or give open(encode=)")
+
+
+_CONTAINERS = frozenset({dict, list, tuple})
+_QUICK_CONTAINERS = 1 << 14
+
+
+def _needs_no_check(value: Any) -> bool:  # noqa: C901  # One loop, for speed.
+    """Whether a container holds only what CBOR gives back equal; level by level, and quickly.
+
+    This spares most payloads the copy. `False` decides nothing: the copy looks again, and says what is wrong.
+    """
+    level = [value]
+    left = _QUICK_CONTAINERS
+    for _ in range(MAX_DEPTH):
+        below = []
+        for container in level:
+            children = container
+            if type(container) is dict:
+                for name in container:
+                    if type(name) is not str or not name.isascii():
+                        return False
+                children = container.values()
+            for child in children:
+                kind = type(child)
+                if kind is str:
+                    if not child.isascii():
+                        return False
+                elif kind in _CONTAINERS:
+                    below.append(child)
+                elif kind not in _SCALARS:
+                    return False
+        left -= len(below)
+        if left < 0:
+            return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 _KNOWN = _SCALARS | {str, dict, list, tuple, datetime, Decimal}

@@ -8,7 +8,7 @@ from effectstore._approval import Approval
 from effectstore._base import PAYLOAD
 from effectstore._choices import Mode, Reversibility
 from effectstore._effect import Effect
-from effectstore._payload import Key, Keys, Reads, keys_bytes, optional_key_bytes, reads_raw, text
+from effectstore._payload import Key, Keys, Reads, key_bytes, keys_bytes, reads_raw, text
 from effectstore._session import EffectRef, demand
 from effectstore._values import Inverse
 
@@ -45,32 +45,59 @@ class Registration:
 
 def placed(call: Registration, places: Mapping[int, int]) -> "core._Placed":
     """The call as the core takes it. `places` gives the earlier items of the same batch by identity."""
-    branch = call.branch
-    session = branch._session
-    codec = session.codec
-    tool = text(call.tool, "tool")
-    follows = _follows(call.after, branch, places)
-    approval = call.approval
+    return place(
+        call.branch,
+        call.tool,
+        call.args,
+        call.inverse,
+        call.reads,
+        call.writes,
+        follows(call.after, call.branch, places),
+        (call.reversibility, call.mode),
+        call.idempotency_key,
+        call.fingerprint,
+        call.cost,
+        call.approval,
+    )
+
+
+def place(  # noqa: PLR0917  # By position, because this is the way of every register.
+    branch: "Branch",
+    tool: str,
+    args: Any,
+    inverse: Inverse | None,
+    reads: Reads,
+    writes: Keys,
+    follows: "core._Follows | None",
+    kinds: tuple[Reversibility | None, Mode | None],
+    idempotency_key: Key | None,
+    fingerprint: Any,
+    cost: float | None,
+    approval: Approval | int | None,
+) -> "core._Placed":
+    """A call on a branch, encoded. One call is placed without a `Registration`, whose making takes its time."""
+    codec = branch._session.codec
     if isinstance(approval, Approval):
-        session.check_own(approval)
+        branch._session.check_own(approval)
         approval = approval.id
     return (
-        (branch.id, demand(branch.token, branch.name)),
-        tool,
-        codec.dump(call.args, "args"),
-        None if call.inverse is None else call.inverse._raw(codec),
-        reads_raw(call.reads),
-        keys_bytes(call.writes, "writes"),
+        (branch._info.id, demand(branch.token, branch._info.name)),
+        text(tool, "tool"),
+        codec.dump(args, "args"),
+        None if inverse is None else inverse._raw(codec),
+        reads_raw(reads) if reads else (),
+        keys_bytes(writes, "writes") if writes else (),
         follows,
-        (call.reversibility, call.mode),
-        optional_key_bytes(call.idempotency_key, "idempotency_key"),
-        None if call.fingerprint is None else codec.dump(call.fingerprint, "fingerprint"),
-        call.cost,
+        kinds,
+        None if idempotency_key is None else key_bytes(idempotency_key, "idempotency_key"),
+        None if fingerprint is None else codec.dump(fingerprint, "fingerprint"),
+        cost,
         approval,
     )
 
 
-def _follows(after: After, branch: "Branch", places: Mapping[int, int]) -> "core._Follows | None":
+def follows(after: After, branch: "Branch", places: Mapping[int, int]) -> "core._Follows | None":
+    """What a call follows, as the core takes it."""
     if after is None:
         return None if branch._turn is None else ("turn", branch._turn, ())
     named: Iterable[EffectRef | Registration] = (after,) if isinstance(after, Effect | int | Registration) else after
