@@ -13,6 +13,7 @@ from effectstore._errors import CompensationScopeError
 if TYPE_CHECKING:
     from effectstore._branch import Branch
     from effectstore._effect import Effect
+    from effectstore._rollback import Step
 
 _branch: ContextVar["Branch | None"] = ContextVar("effectstore_branch", default=None)
 _effect: ContextVar["Effect | None"] = ContextVar("effectstore_effect", default=None)
@@ -20,13 +21,16 @@ _undo: ContextVar["_Undo | None"] = ContextVar("effectstore_undo", default=None)
 
 
 class _Undo:
-    """An inverse that is being performed. A task that outlives its handler carries it, but no longer counts."""
+    """An inverse that is being performed.
 
-    __slots__ = ("branch", "over", "rollback")
+    A task that its handler leaves behind carries it, but no longer counts; a handler that outlived its time does.
+    """
 
-    def __init__(self, rollback: int, branch: str) -> None:
-        self.rollback = rollback
-        self.branch = branch
+    __slots__ = ("lingers", "over", "step")
+
+    def __init__(self, step: "Step") -> None:
+        self.step = step
+        self.lingers = False
         self.over = False
 
 
@@ -61,16 +65,16 @@ def effect_scope(effect: "Effect") -> Iterator[None]:
 
 
 @contextmanager
-def undo_scope(rollback: int, branch: str) -> Iterator[None]:
+def undo_scope(step: "Step") -> Iterator[_Undo]:
     """The code inside performs an inverse (I16): it can look and clean up, but register nothing."""
-    undo = _Undo(rollback, branch)
+    undo = _Undo(step)
     held = _undo.set(undo)
     held_branch = _branch.set(None)
     held_effect = _effect.set(None)
     try:
-        yield
+        yield undo
     finally:
-        undo.over = True
+        undo.over = not undo.lingers
         _effect.reset(held_effect)
         _branch.reset(held_branch)
         _undo.reset(held)
@@ -83,5 +87,6 @@ def refuse_new_work() -> None:
     """
     undo = _undo.get()
     if undo is not None and not undo.over:
-        message = f"not during compensation: the handler of rollback {undo.rollback} may only clean up"
-        raise CompensationScopeError(message, branch=undo.branch, rollback=undo.rollback)
+        rollback = undo.step.rollback
+        message = f"not during compensation: the handler of rollback {rollback} may only clean up"
+        raise CompensationScopeError(message, branch=undo.step.effect.branch, rollback=rollback)

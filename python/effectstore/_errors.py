@@ -3,11 +3,14 @@
 Errors carry ids, never bound objects, and pickle. `BY_CODE` is the one map from the core's codes to classes.
 """
 
+import logging
 from typing import Any, ClassVar
 
 from effectstore._base import jsonable
 from effectstore._choices import ApprovalState, EffectState
 from effectstore._values import Decision, Token
+
+logger = logging.getLogger("effectstore")
 
 
 class EffectStoreError(Exception):
@@ -447,6 +450,7 @@ BY_CODE: dict[str, type[EffectStoreError]] = {kind.code: kind for kind in _leave
 def from_core(code: str, message: str, index: int | None, fields: dict[str, Any]) -> EffectStoreError:
     """The error of a refusal or failure of the core. The extension calls it; see `rust/python/src/errors.rs`."""
     kind = BY_CODE.get(code, StorageError)
+    logger.debug("%s: %s", code, message)
     known = {name: _attribute(name, value) for name, value in fields.items() if name in kind.attributes}
     return _restore(kind, message, index, code, known)
 

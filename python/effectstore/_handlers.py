@@ -184,13 +184,14 @@ class Worker:
             leave = self._missing == "leave" or not step.tool
             return "leave" if leave else "no_handler", None, "", "", 0
         try:
-            with undo_scope(step.rollback, step.effect.branch):
-                probe = self._probes.get(step.tool)
-                if probe is not None and step._info.outcome == "unknown":
-                    happened = self._caller.call(probe, step.args, step)
-                    if happened is False:
+            with undo_scope(step) as undo:
+                try:
+                    if self._never_happened(step):
                         return "never_happened", None, "", "", 0
-                result = self._caller.call(handler, step.args, step)
+                    result = self._caller.call(handler, step.args, step)
+                except HandlerTimeoutError:
+                    undo.lingers = True
+                    raise
         except RetryLaterError as error:
             return "later", None, *problem(error), _later_ms(error.after)
         except PermanentError as error:
@@ -200,6 +201,13 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # Whatever a handler raises is an attempt that failed.
             return "failed", None, *problem(error), 0
         return "completed", self._result(result), "", "", 0
+
+    def _never_happened(self, step: Step) -> bool:
+        """Whether a probe says so. Only an effect of unknown outcome leaves the question open."""
+        probe = self._probes.get(step.tool)
+        if probe is None or step._info.outcome != "unknown":
+            return False
+        return self._caller.call(probe, step.args, step) is False
 
     def _result(self, result: Any) -> bytes | None:
         """The result as bytes. The inverse ran, so a result that is no payload is left out rather than refused."""

@@ -29,6 +29,7 @@ from effectstore._choices import (
 from effectstore._compensate import compensate
 from effectstore._context import refuse_new_work
 from effectstore._effect import Effect
+from effectstore._errors import EffectStoreError
 from effectstore._fence import Fence, Reconciliation
 from effectstore._handlers import Handler, Handlers, Progress
 from effectstore._iterate import PAGE, matches, pages
@@ -214,7 +215,11 @@ class Store(Frozen, Bound):
         raw = []
         for place, call in enumerate(listed):
             self._session.check_own(call.branch)
-            raw.append(placed(call, places))
+            try:
+                raw.append(placed(call, places))
+            except EffectStoreError as error:
+                error.index = place
+                raise
             places[id(call)] = place
         receipts = self._session.handle.register(raw, 0) if raw else []
         return [call.branch._received(receipt) for call, receipt in zip(listed, receipts, strict=True)]
