@@ -2,7 +2,8 @@
 //! hands over code, message, place in the batch and attributes.
 
 use effectstore::model::Refusal;
-use effectstore::{Error, StorageError};
+use effectstore::Error;
+use effectstore::storage::StorageError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -18,6 +19,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let (filled, index) = match error {
         Error::Refused { refusal, index } => (refused(&fields, refusal), *index),
         Error::Storage(storage) => (stored(&fields, storage), None),
+        _ => (Ok(()), None),
     };
     match filled {
         Ok(()) => build(py, error.code(), &error.to_string(), index, &fields),

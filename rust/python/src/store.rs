@@ -33,14 +33,13 @@ impl Handle {
         map_size: Option<u64>,
         clock: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let options = Options {
-            create,
-            read_only,
-            limits: limits.map(Into::into),
-            policy: policy.map(|policy| policy.policy(py)).transpose()?,
-            map_size,
-            clock: clock.map(|clock| clock_of(py, clock)).transpose()?,
-        };
+        let mut options = Options::default();
+        options.create = create;
+        options.read_only = read_only;
+        options.limits = limits.map(Into::into);
+        options.policy = policy.map(|policy| policy.policy(py)).transpose()?;
+        options.map_size = map_size;
+        options.clock = clock.map(|clock| clock_of(py, clock)).transpose()?;
         let store = call(py, || match path {
             Some(path) => EffectStore::open(path, options),
             None => EffectStore::in_memory(options),

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use effectstore::{Error, StorageError};
+use effectstore::Error;
+use effectstore::storage::StorageError;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
