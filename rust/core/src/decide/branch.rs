@@ -1,0 +1,173 @@
+//! Branches: created, taken over, resumed, merged, kept alive.
+
+use super::tokens::{closed, doomed};
+use super::{Ruling, Turn};
+use crate::model::{
+    BranchId, BranchInfo, BranchState, Command, EffectId, Event, HeldRead, Inherited, Overwrite, ReadRule, Refusal,
+    Reply, Token,
+};
+
+impl Turn<'_> {
+    pub(super) fn branch(&mut self, command: &Command) -> Ruling<Reply> {
+        let id = match command {
+            Command::CreateBranch { name, agent, parent, reads, overwrite, lease_ms } => {
+                let rules = (*reads, *overwrite, *lease_ms);
+                self.create_branch(name, agent, *parent, rules)?
+            }
+            Command::TakeOver { name, worker_gone, by } => {
+                self.take_over(name, *worker_gone, by.as_deref())?
+            }
+            Command::Resume { branch, token } => self.resume(*branch, *token)?,
+            Command::Merge { branch, token } => return self.merge(*branch, *token),
+            Command::Heartbeat { branch, token } => self.heartbeat(*branch, *token)?,
+            _ => return Ok(Reply::Nothing),
+        };
+        self.branch_reply(id)
+    }
+
+    pub(super) fn branch_reply(&self, id: BranchId) -> Ruling<Reply> {
+        self.state
+            .branch_info(id)
+            .map(Reply::Branch)
+            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+    }
+
+    fn create_branch(
+        &mut self,
+        name: &str,
+        agent: &str,
+        parent: Option<BranchId>,
+        (reads, overwrite, lease_ms): (ReadRule, Overwrite, Option<u64>),
+    ) -> Ruling<BranchId> {
+        let longest = self.state.limits.name_bytes;
+        for text in [name, agent] {
+            if text.len() as u64 > longest {
+                return Err(Refusal::LimitExceeded {
+                    limit: "name_bytes",
+                    value: text.len() as u64,
+                    allowed: longest,
+                    wait_for: Vec::new(),
+                }
+                .into());
+            }
+        }
+        if name.is_empty() {
+            return Err(Refusal::Options {
+                option: "name",
+                reason: "a branch needs a name".into(),
+            }
+            .into());
+        }
+        if self.state.names.contains_key(name) || self.history.branch_named(name)?.is_some() {
+            return Err(Refusal::BranchExists { branch: name.to_owned() }.into());
+        }
+        if let Some(parent) = parent {
+            self.takes_work(parent)?;
+        }
+        let inherited = parent.and_then(|parent| self.handed_on(parent)).map(Box::new);
+        Ok(BranchId(self.emit(Event::BranchCreated {
+            name: name.to_owned(),
+            agent: agent.to_owned(),
+            parent,
+            reads,
+            overwrite,
+            lease_ms,
+            inherited,
+        })))
+    }
+
+    fn handed_on(&self, parent: BranchId) -> Option<Inherited> {
+        let parent = self.state.branches.get(&parent)?;
+        let held = |held: &crate::state::Held| HeldRead {
+            key: held.key.clone(),
+            writers: held.writers.iter().copied().collect(),
+            rule: held.rule,
+        };
+        Some(Inherited {
+            base: parent.tip.iter().copied().collect(),
+            observed: parent.observed.iter().copied().collect(),
+            named: parent.named.iter().copied().collect(),
+            voids: parent.voids.iter().copied().collect(),
+            held: parent.held.iter().map(held).collect(),
+        })
+    }
+
+    fn take_over(&mut self, name: &str, worker_gone: bool, by: Option<&str>) -> Ruling<BranchId> {
+        let id = match self.state.names.get(name) {
+            Some(id) => *id,
+            None => match self.history.branch_named(name)? {
+                Some(_) => {
+                    return Err(
+                        Refusal::BranchClosed { branch: name.to_owned(), cause: None }.into()
+                    );
+                }
+                None => {
+                    return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
+                }
+            },
+        };
+        self.emit(Event::BranchTaken { branch: id, by: by.map(str::to_owned), worker_gone });
+        Ok(id)
+    }
+
+    fn resume(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {
+        self.holds(id, token, "resume")?;
+        if let Some(branch) = self.state.branches.get(&id)
+            && branch.state == BranchState::Closed
+        {
+            return Err(closed(branch).into());
+        }
+        self.emit(Event::BranchResumed { branch: id });
+        Ok(id)
+    }
+
+    fn merge(&mut self, id: BranchId, token: Token) -> Ruling<Reply> {
+        self.holds_open(id, token, "merge")?;
+        let parent = self.state.branches.get(&id).and_then(|branch| branch.parent);
+        let Some(parent) = parent else {
+            return Err(Refusal::Options {
+                option: "branch",
+                reason: "only a branch with a parent merges; seal or commit this one".into(),
+            }
+            .into());
+        };
+        if let Some(parent) = self.state.branches.get(&parent) {
+            match parent.state {
+                BranchState::Open => {}
+                BranchState::Doomed => return Err(doomed(parent).into()),
+                BranchState::Closed => return Err(closed(parent).into()),
+            }
+        }
+        let info = self.state.branch_info(id);
+        self.vote(id);
+        self.emit(Event::BranchMerged { branch: id });
+        let closed =
+            info.map(|info| BranchInfo { state: BranchState::Closed, tip: Vec::new(), ..info });
+        closed
+            .map(Reply::Branch)
+            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+    }
+
+    fn heartbeat(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {
+        self.holds_open(id, token, "heartbeat")?;
+        let lease = self.state.branches.get(&id).and_then(|branch| branch.lease_ms);
+        if let Some(lease) = lease {
+            self.emit(Event::BranchLeased { branch: id, until_ms: self.now_ms + lease });
+        }
+        Ok(id)
+    }
+
+    /// Refuses while a step of the branch is being undone: undo makes no new work (I16).
+    pub(super) fn compensating(&self, id: BranchId) -> Option<Refusal> {
+        if self.state.rollbacks.is_empty() {
+            return None;
+        }
+        let branch = self.state.branches.get(&id)?;
+        let claimed = |effect: &EffectId| {
+            let effect = self.state.effects.get(*effect)?;
+            effect.step.as_ref()?.is_claimed().then_some(effect.rollback).flatten()
+        };
+        let rollback = branch.effects.iter().find_map(claimed)?;
+        Some(Refusal::CompensationScope { branch: branch.name.clone(), rollback })
+    }
+}

@@ -1,0 +1,286 @@
+//! Doom: one decision against effects, all that rests on them, and the branches that it cuts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Fate, Ruling, Turn};
+use crate::model::{
+    BranchId, BranchState, Doom, EffectId, EffectState, Event, FenceId, MemberSet, Reconciliation,
+    Reply, RollbackId, Stopped, Target, Token, Trigger,
+};
+
+/// What a doom would do.
+pub(super) struct Sentence {
+    /// Branches that are closed by name, and those below them.
+    pub(super) closing: Vec<BranchId>,
+    /// Live effects that are named, themselves or by their branch.
+    pub(super) direct: Vec<EffectId>,
+    /// These and all that rests on them.
+    pub(super) members: Vec<EffectId>,
+}
+
+impl Turn<'_> {
+    /// Who falls if these fall.
+    pub(super) fn sentence(&mut self, named: &[EffectId], branches: &[BranchId]) -> Sentence {
+        let mut closing: Vec<BranchId> = Vec::new();
+        for branch in branches {
+            for branch in self.state.family(*branch) {
+                let open = self
+                    .state
+                    .branches
+                    .get(&branch)
+                    .is_some_and(|branch| branch.state != BranchState::Closed);
+                if open && !closing.contains(&branch) {
+                    closing.push(branch);
+                }
+            }
+        }
+        let mut direct: BTreeSet<EffectId> =
+            named.iter().copied().filter(|id| self.state.live_effect(*id).is_some()).collect();
+        for branch in &closing {
+            direct.extend(self.state.live_of(*branch));
+        }
+        let direct: Vec<EffectId> = direct.into_iter().collect();
+        let members = self.state.cascade(&direct);
+        Sentence { closing, direct, members }
+    }
+
+    /// Dooms in one record: members, branches stopped, rollback (I7). The number of the record, or 0
+    /// where nothing live was left to doom.
+    pub(super) fn doom(
+        &mut self,
+        named: &[EffectId],
+        branches: &[BranchId],
+        by: Option<&str>,
+        reason: &str,
+        trigger: Trigger,
+    ) -> u64 {
+        let sentence = self.sentence(named, branches);
+        self.execute(sentence, by, reason, trigger)
+    }
+
+    pub(super) fn execute(
+        &mut self,
+        sentence: Sentence,
+        by: Option<&str>,
+        reason: &str,
+        trigger: Trigger,
+    ) -> u64 {
+        let Sentence { closing, direct, members } = sentence;
+        if members.is_empty() {
+            for branch in closing {
+                self.emit(Event::BranchStopped {
+                    branch,
+                    cause: None,
+                    closed: true,
+                    by: by.map(str::to_owned),
+                    reason: Some(reason.to_owned()),
+                });
+            }
+            return 0;
+        }
+        let stopped = self.stopped_by(&members, &closing);
+        let intents = self.intents_of(&members);
+        let rollback = members
+            .iter()
+            .any(|id| self.state.effects.get(*id).is_some_and(crate::state::Effect::is_writer));
+        let seq = self.emit(Event::Doomed(Box::new(Doom {
+            members: MemberSet::from(members),
+            direct: MemberSet::from(direct),
+            stopped,
+            by: by.map(str::to_owned),
+            reason: reason.to_owned(),
+            trigger,
+            rollback,
+        })));
+        for (intent, cause) in intents {
+            self.emit(Event::IntentEnded { intent, cause: Some(cause) });
+        }
+        seq
+    }
+
+    /// Branches that own a member, or hold one as handed on, observed or refused.
+    fn stopped_by(&self, members: &[EffectId], closing: &[BranchId]) -> Vec<Stopped> {
+        let mut stopped: BTreeMap<BranchId, bool> =
+            closing.iter().map(|branch| (*branch, true)).collect();
+        for effect in members.iter().filter_map(|id| self.state.effects.get(*id)) {
+            let holders = effect.held_by.iter().filter(|holder| {
+                self.state.branches.get(holder).is_some_and(|branch| {
+                    branch.base.contains(&effect.id)
+                        || branch.observed.contains(&effect.id)
+                        || branch.held.iter().any(|held| held.writers.contains(&effect.id))
+                })
+            });
+            for branch in holders.chain(std::iter::once(&effect.branch)) {
+                let open = self
+                    .state
+                    .branches
+                    .get(branch)
+                    .is_some_and(|branch| branch.state != BranchState::Closed);
+                if open {
+                    stopped.entry(*branch).or_insert(false);
+                }
+            }
+        }
+        stopped.into_iter().map(|(branch, closed)| Stopped { branch, closed }).collect()
+    }
+
+    fn intents_of(&self, members: &[EffectId]) -> BTreeMap<FenceId, EffectId> {
+        let mut intents = BTreeMap::new();
+        for effect in members.iter().filter_map(|id| self.state.effects.get(*id)) {
+            for intent in &effect.intents {
+                intents.entry(*intent).or_insert(effect.id);
+            }
+        }
+        intents
+    }
+
+    /// An owner gives work up. Aborting twice makes one decision (section 6).
+    pub(super) fn abort(
+        &mut self,
+        target: Target,
+        token: Token,
+        reason: &str,
+        by: Option<&str>,
+    ) -> Ruling<Reply> {
+        let owner = match target {
+            Target::Branch(branch) => Some(branch),
+            Target::Effect(effect) => self.state.effects.get(effect).map(|effect| effect.branch),
+        };
+        if let Some(owner) = owner
+            && self.state.branches.contains_key(&owner)
+        {
+            self.holds(owner, token, "abort")?;
+        }
+        self.settle_losers(&[target], by, reason).map(Reply::Reconciliation)
+    }
+
+    /// Dooms targets and tells what became of each.
+    pub(super) fn settle_losers(
+        &mut self,
+        targets: &[Target],
+        by: Option<&str>,
+        reason: &str,
+    ) -> Ruling<Reconciliation> {
+        let (named, branches) = split(targets);
+        let mut answer = self.known_of(&named, &branches)?;
+        let sentence = self.sentence(&named, &branches);
+        answer.doomed.clone_from(&sentence.direct);
+        answer.cascaded = sentence
+            .members
+            .iter()
+            .copied()
+            .filter(|id| sentence.direct.binary_search(id).is_err())
+            .collect();
+        let seq = self.execute(sentence, by, reason, Trigger::Agent);
+        if seq > 0 && self.state.rollbacks.contains_key(&RollbackId(seq)) {
+            answer.rollback = Some(RollbackId(seq));
+            answer.rollbacks.push(RollbackId(seq));
+        }
+        answer.rollbacks.sort_unstable();
+        answer.rollbacks.dedup();
+        Ok(answer)
+    }
+
+    /// What is already decided of the named: committed effects are kept, earlier rollbacks named.
+    fn known_of(&self, named: &[EffectId], branches: &[BranchId]) -> Ruling<Reconciliation> {
+        let mut answer = Reconciliation::default();
+        for id in named {
+            match self.state.effects.get(*id) {
+                Some(effect) if effect.state == EffectState::Committed => answer.kept.push(*id),
+                Some(effect) => answer.rollbacks.extend(effect.rollback),
+                None => match self.history.fate(*id)? {
+                    Some(Fate::Committed) => answer.kept.push(*id),
+                    Some(Fate::Doomed) => answer.rollbacks.extend(self.doom_of(*id)?),
+                    _ => {}
+                },
+            }
+        }
+        for id in branches {
+            let stopped = match self.state.branches.get(id) {
+                Some(branch) => {
+                    for effect in &branch.effects {
+                        if let Some(effect) = self.state.effects.get(*effect) {
+                            answer.rollbacks.extend(effect.rollback);
+                        }
+                    }
+                    branch.state != BranchState::Open
+                }
+                None => true,
+            };
+            if stopped {
+                answer.rollbacks.extend(self.dooms_of_branch(*id)?);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The rollback that held an effect which memory has let go.
+    fn doom_of(&self, id: EffectId) -> Ruling<Option<RollbackId>> {
+        let mut found = None;
+        self.history.scan(id.0 + 1, &mut |seq, event| match event {
+            Event::Doomed(doom) if doom.members.contains(id) => {
+                found = doom.rollback.then_some(RollbackId(seq));
+                false
+            }
+            _ => true,
+        })?;
+        Ok(found)
+    }
+
+    fn dooms_of_branch(&self, id: BranchId) -> Ruling<Vec<RollbackId>> {
+        let mut found = Vec::new();
+        self.history.scan(id.0 + 1, &mut |seq, event| {
+            if let Event::Doomed(doom) = event
+                && doom.rollback
+                && doom.stopped.iter().any(|stopped| stopped.branch == id)
+            {
+                found.push(RollbackId(seq));
+            }
+            true
+        })?;
+        Ok(found)
+    }
+
+    /// A branch outlived its lease: what it has not voted for falls (C2).
+    pub(super) fn expire_lease(&mut self, id: BranchId) {
+        self.emit(Event::LeaseExpired { branch: id });
+        let open = self.state.branches.get(&id).filter(|b| b.state == BranchState::Open);
+        let Some(branch) = open else { return };
+        let unsealed: Vec<EffectId> = branch
+            .effects
+            .iter()
+            .copied()
+            .filter(|effect| branch.unvoted.contains(effect))
+            .collect();
+        let reason = format!("the lease of branch {:?} ran out", branch.name);
+        self.doom(&unsealed, &[], None, &reason, Trigger::Automatic);
+        let still_open =
+            self.state.branches.get(&id).is_some_and(|branch| branch.state == BranchState::Open);
+        if still_open {
+            self.emit(Event::BranchStopped {
+                branch: id,
+                cause: None,
+                closed: false,
+                by: None,
+                reason: Some(reason),
+            });
+        }
+    }
+}
+
+/// Targets by kind.
+pub(super) fn split(targets: &[Target]) -> (Vec<EffectId>, Vec<BranchId>) {
+    let mut effects = Vec::new();
+    let mut branches = Vec::new();
+    for target in targets {
+        match target {
+            Target::Effect(effect) => effects.push(*effect),
+            Target::Branch(branch) => branches.push(*branch),
+        }
+    }
+    effects.sort_unstable();
+    effects.dedup();
+    branches.sort_unstable();
+    branches.dedup();
+    (effects, branches)
+}

@@ -1,0 +1,124 @@
+//! What a fence would decide, without deciding it (section 5).
+
+use std::collections::BTreeSet;
+
+use super::vote::with_vote_of;
+use crate::graph::Scratch;
+use crate::model::{
+    BlockReason, Blocker, BranchId, BranchState, Decision, DecisionKind, EffectId, EffectState,
+    Outcome, Target,
+};
+use crate::state::{Effect, State, ids, raw};
+
+/// What the fence of a target in memory would decide (C34, C35, C36). An effect that memory does not
+/// hold is settled; whoever asks looks it up in the log.
+pub fn decision(state: &State, target: Target) -> Decision {
+    match target {
+        Target::Effect(id) => of_effect(state, id),
+        Target::Branch(id) => of_branch(state, id),
+    }
+}
+
+fn settled(target: u64, kind: DecisionKind, cause: Option<EffectId>) -> Decision {
+    Decision { target, kind, closure: Vec::new(), blockers: Vec::new(), cause, expired: Vec::new() }
+}
+
+fn of_effect(state: &State, id: EffectId) -> Decision {
+    let Some(effect) = state.effects.get(id) else {
+        return settled(id.0, DecisionKind::Commit, None);
+    };
+    match effect.state {
+        EffectState::Committed => settled(id.0, DecisionKind::Commit, None),
+        EffectState::Doomed => settled(id.0, DecisionKind::Abort, Some(id)),
+        EffectState::Void => settled(id.0, DecisionKind::Abort, None),
+        EffectState::Live => {
+            let owner = effect.branch;
+            let all = closure(state, &[id]);
+            let blockers = blockers(state, &all, &|member| {
+                member.is_sealed() || (member.branch == owner && with_vote_of(owner)(member))
+            });
+            let rest = all.iter().copied().filter(|member| *member != id).collect();
+            judge(state, id.0, &all, rest, blockers)
+        }
+    }
+}
+
+fn of_branch(state: &State, id: BranchId) -> Decision {
+    let Some(branch) = state.branches.get(&id) else {
+        return settled(id.0, DecisionKind::Commit, None);
+    };
+    if branch.state == BranchState::Doomed
+        || (branch.state == BranchState::Closed && !branch.merged)
+    {
+        return settled(id.0, DecisionKind::Abort, branch.cause);
+    }
+    let own = state.live_of(id);
+    let all = closure(state, &own);
+    let vote = with_vote_of(id);
+    let blockers = blockers(state, &all, &|member| member.is_sealed() || vote(member));
+    let mut below = BTreeSet::new();
+    for effect in &all {
+        below.extend(state.graph.dependencies(effect.0).into_iter().map(EffectId));
+    }
+    judge(state, id.0, &all, below.into_iter().collect(), blockers)
+}
+
+fn judge(
+    state: &State,
+    target: u64,
+    all: &[EffectId],
+    closure: Vec<EffectId>,
+    blockers: Vec<Blocker>,
+) -> Decision {
+    let kind = if closure.is_empty() && blockers.is_empty() {
+        DecisionKind::Commit
+    } else {
+        DecisionKind::Escalate
+    };
+    let expired = all
+        .iter()
+        .copied()
+        .filter(|id| {
+            state.effects.get(*id).is_some_and(|effect| {
+                effect.deadline_ms.is_some_and(|deadline| {
+                    !state.timers.contains(&(deadline, crate::state::Timer::Window(*id)))
+                })
+            })
+        })
+        .collect();
+    Decision { target, kind, closure, blockers, cause: None, expired }
+}
+
+fn closure(state: &State, targets: &[EffectId]) -> Vec<EffectId> {
+    ids(state.graph.closure(&mut Scratch::new(), &raw(targets)))
+}
+
+/// The members of a closure that keep it from being committed (I11).
+pub(super) fn blockers(
+    state: &State,
+    closure: &[EffectId],
+    voted: &dyn Fn(&Effect) -> bool,
+) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
+    for effect in closure.iter().filter_map(|id| state.live_effect(*id)) {
+        let branch = state.branches.get(&effect.branch);
+        let block = |reason| Blocker {
+            effect: effect.id,
+            branch: branch.map_or_else(String::new, |branch| branch.name.clone()),
+            agent: branch.map_or_else(String::new, |branch| branch.agent.clone()),
+            reason,
+        };
+        if !voted(effect) {
+            blockers.push(block(BlockReason::NoVote));
+        }
+        if effect.outcome == Outcome::Unknown && !effect.is_deferred() {
+            blockers.push(block(BlockReason::Unknown));
+        }
+    }
+    blockers
+}
+
+/// What keeps a waiting commit of these targets from going through.
+pub fn blockers_of(state: &State, targets: &[EffectId]) -> Vec<Blocker> {
+    blockers(state, &closure(state, targets), &Effect::is_sealed)
+}

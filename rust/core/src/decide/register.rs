@@ -1,0 +1,235 @@
+//! Register: effects are written down with their inverse before they run, all of a call or none.
+
+use std::collections::BTreeMap;
+
+use super::{Fate, Ruling, Stop, Turn};
+use crate::model::{
+    BranchId, EffectId, EffectState, Event, Key, Observation, Observed, Outcome, Placed, Receipt,
+    Refusal, Registered, Reply,
+};
+
+/// The earlier items of the call, which the state does not know yet.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// The effect of each item so far, new or known.
+    pub(super) items: Vec<EffectId>,
+    /// New items that write a key.
+    pub(super) writers: BTreeMap<Key, Vec<EffectId>>,
+    /// New items that are deferred.
+    pub(super) deferred: Vec<EffectId>,
+    /// New items by idempotency key.
+    keys: BTreeMap<Vec<u8>, usize>,
+    /// What is to be written.
+    pub(super) new: Vec<Registered>,
+    /// Branches whose observations ride along with a registration already.
+    ridden: Vec<BranchId>,
+}
+
+impl Turn<'_> {
+    pub(super) fn register(&mut self, calls: &[Placed], observed: &[Observed]) -> Ruling<Reply> {
+        let limit = self.state.limits.batch_records;
+        if calls.len() as u64 > limit {
+            return Err(Refusal::LimitExceeded {
+                limit: "batch_records",
+                value: calls.len() as u64,
+                allowed: limit,
+                wait_for: Vec::new(),
+            }
+            .into());
+        }
+        if calls.is_empty() {
+            return self.write_observed(observed);
+        }
+        let mut batch = Batch::default();
+        let mut receipts = Vec::with_capacity(calls.len());
+        let mut asked: Vec<(BranchId, EffectId)> = Vec::new();
+        for (index, placed) in calls.iter().enumerate() {
+            let receipt = self
+                .register_one(&mut batch, placed, observed, &mut asked)
+                .map_err(|stop| at(stop, index, calls.len()))?;
+            batch.items.push(receipt.effect);
+            receipts.push(receipt);
+        }
+        for registered in batch.new {
+            self.emit(Event::Registered(Box::new(registered)));
+        }
+        for (branch, effect) in asked {
+            self.observe_known(branch, effect);
+        }
+        Ok(Reply::Receipts(receipts))
+    }
+
+    /// Observations that wait for a registration become durable without one.
+    fn write_observed(&mut self, observed: &[Observed]) -> Ruling<Reply> {
+        for Observed { branch, observations } in observed {
+            match self.renew(*branch, observations) {
+                Ok(observations) => {
+                    self.emit(Event::Observed { branch: *branch, observations });
+                }
+                Err(Stop::Refused { .. }) => {} // The branch was stopped, which is the news.
+                Err(unreadable) => return Err(unreadable),
+            }
+        }
+        Ok(Reply::Nothing)
+    }
+
+    fn register_one(
+        &mut self,
+        batch: &mut Batch,
+        placed: &Placed,
+        observed: &[Observed],
+        asked: &mut Vec<(BranchId, EffectId)>,
+    ) -> Ruling<Receipt> {
+        self.holds(placed.branch, placed.token, "register")?;
+        if let Some(receipt) = self.known(batch, placed, asked)? {
+            return Ok(receipt);
+        }
+        self.takes_work(placed.branch)?;
+        if let Some(scope) = self.compensating(placed.branch) {
+            return Err(scope.into());
+        }
+        if let Some(held) = self.held(placed.branch) {
+            return Err(held.into());
+        }
+        if let Some((by, reason)) = self.state.frozen.clone() {
+            return Err(Refusal::Frozen { by, reason }.into());
+        }
+        let riding = self.riding(batch, placed.branch, observed)?;
+        let id = EffectId(self.next() + batch.new.len() as u64);
+        let registered = self.admit_call(batch, placed, riding)?;
+        for key in &registered.call.writes {
+            if registered.mode == crate::model::Mode::Eager {
+                batch.writers.entry(key.clone()).or_default().push(id);
+            }
+        }
+        if registered.mode == crate::model::Mode::Deferred {
+            batch.deferred.push(id);
+        }
+        if let Some(key) = &registered.call.idempotency_key {
+            batch.keys.insert(key.clone(), batch.items.len());
+        }
+        batch.ridden.push(placed.branch);
+        batch.new.push(registered);
+        let incarnation = self.state.incarnation;
+        Ok(Receipt {
+            effect: id,
+            token: Some(crate::model::Token { incarnation, number: id.0 }),
+            created: true,
+            state: EffectState::Live,
+            outcome: Outcome::Unknown,
+        })
+    }
+
+    /// Observations of the branch since its last registration ride along with its first new item.
+    fn riding(
+        &mut self,
+        batch: &Batch,
+        branch: BranchId,
+        observed: &[Observed],
+    ) -> Ruling<Vec<Observation>> {
+        if batch.ridden.contains(&branch) {
+            return Ok(Vec::new());
+        }
+        let mut riding = Vec::new();
+        for observed in observed.iter().filter(|observed| observed.branch == branch) {
+            riding.extend(self.renew(branch, &observed.observations)?);
+        }
+        Ok(riding)
+    }
+
+    /// The first effect of a known idempotency key, if the content is the same.
+    fn known(
+        &mut self,
+        batch: &Batch,
+        placed: &Placed,
+        asked: &mut Vec<(BranchId, EffectId)>,
+    ) -> Ruling<Option<Receipt>> {
+        let Some(key) = &placed.call.idempotency_key else { return Ok(None) };
+        if let Some(place) = batch.keys.get(key) {
+            let effect = batch.items[*place];
+            let first =
+                batch.new.iter().find(|first| first.call.idempotency_key.as_ref() == Some(key));
+            if let Some(first) = first {
+                self.same_content(effect, first, placed)?;
+                let own = first.branch == placed.branch;
+                let incarnation = self.state.incarnation;
+                let token = crate::model::Token { incarnation, number: effect.0 };
+                return Ok(Some(Receipt {
+                    effect,
+                    token: own.then_some(token),
+                    created: false,
+                    state: EffectState::Live,
+                    outcome: Outcome::Unknown,
+                }));
+            }
+        }
+        let Some(effect) = self.history.known_key(key)? else { return Ok(None) };
+        let Some(Event::Registered(first)) = self.history.event(effect.0)? else {
+            return Ok(None);
+        };
+        self.same_content(effect, &first, placed)?;
+        if let Some(known) = self.state.effects.get(effect) {
+            let own = known.branch == placed.branch;
+            if !own && known.is_live() {
+                asked.push((placed.branch, effect));
+            }
+            return Ok(Some(Receipt {
+                effect,
+                token: own.then_some(known.token),
+                created: false,
+                state: known.state,
+                outcome: known.outcome,
+            }));
+        }
+        let (state, outcome) = match self.history.fate(effect)? {
+            Some(Fate::Committed) => (EffectState::Committed, Outcome::Done),
+            Some(Fate::Doomed) => (EffectState::Doomed, Outcome::Done),
+            Some(Fate::Void) | None => (EffectState::Void, Outcome::NotRun),
+        };
+        let own = first.branch == placed.branch;
+        Ok(Some(Receipt {
+            effect,
+            token: own.then_some(placed.token),
+            created: false,
+            state,
+            outcome,
+        }))
+    }
+
+    fn same_content(&self, effect: EffectId, first: &Registered, placed: &Placed) -> Ruling<()> {
+        let differs = if first.call.tool != placed.call.tool {
+            "tool"
+        } else {
+            let same = match (&first.call.fingerprint, &placed.call.fingerprint) {
+                (Some(first), Some(now)) => first == now,
+                (None, None) => first.call.args == placed.call.args,
+                _ => false,
+            };
+            if same {
+                return Ok(());
+            }
+            "args"
+        };
+        Err(Refusal::IdempotencyConflict { effect, differs }.into())
+    }
+
+    /// Asking for another branch's effect by its key is an observation of it (C10).
+    fn observe_known(&mut self, branch: BranchId, effect: EffectId) {
+        if self.state.live_effect(effect).is_none() || !self.state.branches.contains_key(&branch) {
+            return;
+        }
+        let observation =
+            Observation { key: Key::default(), version: None, writers: vec![effect], at: effect.0 };
+        self.emit(Event::Observed { branch, observations: vec![observation] });
+    }
+}
+
+/// Names the item of a batch that was refused.
+fn at(stop: Stop, index: usize, length: usize) -> Stop {
+    match stop {
+        Stop::Refused { refusal, .. } => {
+            Stop::Refused { refusal, index: (length > 1).then_some(index) }
+        }
+        unreadable => unreadable,
+    }
+}

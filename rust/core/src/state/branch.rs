@@ -1,0 +1,76 @@
+//! A branch in memory: open, stopped, or closed with effects that are still in memory.
+
+use std::collections::BTreeSet;
+
+use crate::model::{BranchId, BranchState, EffectId, Key, Overwrite, ReadRule, Token};
+
+/// A read that could not be admitted. It has happened in the world, so the branch is held by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The key that was read.
+    pub key: Key,
+    /// The writers that it may have seen and that are not yet settled.
+    pub writers: BTreeSet<EffectId>,
+    /// The rule that kept it out.
+    pub rule: ReadRule,
+}
+
+/// A branch in memory.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// Its id.
+    pub id: BranchId,
+    /// Its name.
+    pub name: String,
+    /// Its agent.
+    pub agent: String,
+    /// Its parent.
+    pub parent: Option<BranchId>,
+    /// What it may rest on.
+    pub reads: ReadRule,
+    /// What writing over a live writer means.
+    pub overwrite: Overwrite,
+    /// Its lease, in milliseconds.
+    pub lease_ms: Option<u64>,
+    /// End of its lease, in milliseconds.
+    pub lease_until_ms: Option<u64>,
+    /// The last heartbeat's record; older ones are not needed.
+    pub lease_record: Option<u64>,
+    /// Its state.
+    pub state: BranchState,
+    /// It was merged into its parent.
+    pub merged: bool,
+    /// The effect that doomed it.
+    pub cause: Option<EffectId>,
+    /// Its current token.
+    pub token: Token,
+    /// Open children.
+    pub children: BTreeSet<BranchId>,
+    /// Its own effects that are in memory: live ones, and those that doom or delivery keep.
+    pub effects: BTreeSet<EffectId>,
+    /// Live effects, its children's included, that miss its vote.
+    pub unvoted: BTreeSet<EffectId>,
+    /// What its next effect follows: live eager effects that no other one of it rests on.
+    pub tip: BTreeSet<EffectId>,
+    /// Live effects handed on by its parent.
+    pub base: BTreeSet<EffectId>,
+    /// Live writers that its observations rest on.
+    pub observed: BTreeSet<EffectId>,
+    /// Those of them whose version was named.
+    pub named: BTreeSet<EffectId>,
+    /// Void effects whose version it may have seen.
+    pub voids: BTreeSet<EffectId>,
+    /// Reads that could not be admitted, oldest first.
+    pub held: Vec<Held>,
+    /// Records that memory needs for it, ascending.
+    pub records: Vec<u64>,
+}
+
+impl Branch {
+    /// Notes a record that memory needs for it.
+    pub fn note(&mut self, record: u64) {
+        if self.records.last() != Some(&record) {
+            self.records.push(record);
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! Folding what happens to effects: registration, observations, outcomes, delivery.
+
+use std::sync::Arc;
+
+use super::{Delivery, Effect, State, Timer, ids, raw};
+use crate::model::{
+    Class, EffectId, EffectState, Event, Follows, Inverse, Key, Observation, Outcome, Registered,
+    Token,
+};
+
+/// How many effects a registration may visit to find out which writers it covers. Beyond it some
+/// covered writers stay in the frontier, which costs edges and no safety.
+const COVER_BUDGET: usize = 4_096;
+
+impl State {
+    pub(super) fn fold_registered(&mut self, seq: u64, registered: &Registered) {
+        let id = EffectId(seq);
+        let branch = registered.branch;
+        self.observe_branch(seq, branch, &registered.observed);
+        self.admit_held(branch);
+        self.graph.insert(seq, &raw(&registered.rests_on));
+        let named = self.named_versions(registered);
+        let lineage = self.lineage(branch);
+        for level in &lineage {
+            if let Some(branch) = self.branches.get_mut(level) {
+                branch.unvoted.insert(id);
+            }
+        }
+        self.effects.insert(Effect {
+            id,
+            branch,
+            token: Token { incarnation: self.incarnation, number: seq },
+            tool: registered.call.tool.as_str().into(),
+            class: registered.class,
+            mode: registered.mode,
+            inverse: registered.call.inverse.clone().map(Arc::new),
+            inverse_record: seq,
+            reads: registered.call.reads.clone().into(),
+            writes: registered.call.writes.clone().into(),
+            named,
+            voids: Vec::new(),
+            outcome: Outcome::Unknown,
+            result: None,
+            late: false,
+            evidence: false,
+            closed: false,
+            state: EffectState::Live,
+            missing_votes: lineage,
+            position: seq,
+            deadline_ms: registered.deadline_ms,
+            rollback: None,
+            step: None,
+            delivery: None,
+            fence: None,
+            held_by: Vec::new(),
+            intents: Vec::new(),
+            watchers: Vec::new(),
+            records: vec![seq],
+        });
+        self.live += 1;
+        if let Some(approval) =
+            registered.call.approval.and_then(|approval| self.approvals.get_mut(&approval))
+        {
+            approval.used = true;
+        }
+        if let Some(deadline) = registered.deadline_ms {
+            self.timers.insert((deadline, Timer::Window(id)));
+        }
+        if let Some(branch) = self.branches.get_mut(&branch) {
+            branch.effects.insert(id);
+        }
+        if registered.mode == crate::model::Mode::Eager {
+            self.running.insert(id);
+            self.advance_tip(id, registered);
+            self.enter_writer(id, registered);
+        }
+        self.let_used_approval_go(registered);
+    }
+
+    fn let_used_approval_go(&mut self, registered: &Registered) {
+        if let Some(approval) = registered.call.approval
+            && let Some(effect) = self.effects.get_mut(EffectId(self.head))
+            && let Some(used) = self.approvals.remove(&approval)
+        {
+            effect.records.splice(0..0, used.records);
+        }
+    }
+
+    /// The effects whose version the call names, itself or through its branch (C25).
+    fn named_versions(&self, registered: &Registered) -> Vec<EffectId> {
+        let mut named: Vec<EffectId> = registered
+            .call
+            .reads
+            .iter()
+            .filter_map(|read| read.version)
+            .map(EffectId)
+            .filter(|id| self.live_effect(*id).is_some())
+            .collect();
+        if let Some(branch) = self.branches.get(&registered.branch) {
+            named
+                .extend(branch.named.iter().copied().filter(|id| registered.rests_on.contains(id)));
+        }
+        named.sort_unstable();
+        named.dedup();
+        named
+    }
+
+    /// The new effect takes the place of all that it rests on in its branch's tip.
+    fn advance_tip(&mut self, id: EffectId, registered: &Registered) {
+        let Some(branch) = self.branches.get_mut(&registered.branch) else { return };
+        if registered.call.follows == Follows::Tip {
+            branch.tip.clear();
+            branch.tip.insert(id);
+            return;
+        }
+        for covered in &registered.rests_on {
+            branch.tip.remove(covered);
+        }
+        let rest: Vec<EffectId> = branch.tip.iter().copied().collect();
+        let covered = self.covered(&registered.rests_on, &rest, usize::MAX);
+        if let Some(branch) = self.branches.get_mut(&registered.branch) {
+            for covered in covered {
+                branch.tip.remove(&covered);
+            }
+            branch.tip.insert(id);
+        }
+    }
+
+    /// Those of `candidates` that something in `from` is or rests on, found within a budget.
+    fn covered(
+        &mut self,
+        from: &[EffectId],
+        candidates: &[EffectId],
+        budget: usize,
+    ) -> Vec<EffectId> {
+        let (Some(oldest), false) = (candidates.iter().min(), from.is_empty()) else {
+            return Vec::new();
+        };
+        let (oldest, late, mut left) = (oldest.0, self.late_edges, budget);
+        let mut near = |id: u64| {
+            left = left.saturating_sub(1);
+            left > 0 && (late || id >= oldest)
+        };
+        let reached = self.graph.closure_where(&mut self.scratch, &raw(from), &mut near);
+        candidates
+            .iter()
+            .copied()
+            .filter(|candidate| reached.binary_search(&candidate.0).is_ok())
+            .collect()
+    }
+
+    fn enter_writer(&mut self, id: EffectId, registered: &Registered) {
+        let mut open: Vec<EffectId> = Vec::new();
+        for key in &registered.call.writes {
+            let own = registered.branch;
+            let follows_tip = registered.call.follows == Follows::Tip;
+            let effects = &self.effects;
+            let entry = self.keys.entry(key);
+            if entry.writers.last() == Some(&id) {
+                continue;
+            }
+            entry.writers.push(id);
+            entry.frontier.retain(|writer| {
+                let by_program =
+                    follows_tip && effects.get(*writer).is_some_and(|writer| writer.branch == own);
+                !by_program && registered.rests_on.binary_search(writer).is_err()
+            });
+            open.extend(entry.frontier.iter().copied());
+        }
+        open.sort_unstable();
+        open.dedup();
+        let covered = self.covered(&registered.rests_on, &open, COVER_BUDGET);
+        for key in &registered.call.writes {
+            let entry = self.keys.entry(key);
+            entry.frontier.retain(|writer| covered.binary_search(writer).is_err());
+            if entry.frontier.last() != Some(&id) {
+                entry.frontier.push(id);
+            }
+        }
+    }
+
+    /// Computes anew which live writers of a key no other live writer of it rests on.
+    pub(super) fn refresh_frontier(&mut self, key: &Key) {
+        let live: Vec<EffectId> = self
+            .live_writers(key)
+            .into_iter()
+            .filter(|id| self.effects.get(*id).is_some_and(|effect| !effect.is_deferred()))
+            .collect();
+        let frontier = if live.len() < 2 {
+            live
+        } else {
+            let mut sorted = live;
+            sorted.sort_unstable();
+            ids(self.graph.uncovered(&mut self.scratch, &raw(&sorted)))
+        };
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.frontier = frontier;
+        }
+    }
+
+    pub(super) fn fold_effect(&mut self, seq: u64, event: &Event) {
+        match event {
+            Event::ObservedLate { effect, observations, rests_on } => {
+                self.rest_on_more(seq, *effect, rests_on);
+                self.name_versions(*effect, observations);
+            }
+            Event::Done { effect, result, inverse, rests_on } => {
+                self.rest_on_more(seq, *effect, rests_on);
+                if let Some(known) = self.effects.get_mut(*effect) {
+                    known.result = Some((seq, *result));
+                }
+                self.done(seq, *effect, inverse.as_ref());
+            }
+            Event::NotRun { effect, observed, .. } => self.not_run(seq, *effect, observed),
+            Event::Exposed { effect, .. } => {
+                if let Some(effect) = self.effects.get_mut(*effect) {
+                    effect.class = effect.class.max(Class::Partial);
+                    effect.note(seq);
+                }
+            }
+            Event::Closed { effect, .. } => {
+                if let Some(known) = self.effects.get_mut(*effect) {
+                    known.closed = true;
+                    known.note(seq);
+                    self.settled(seq, *effect);
+                }
+            }
+            Event::Evidence { effect, outcome, inverse, .. } => {
+                let doomed = self.effects.get(*effect).is_some_and(Effect::is_doomed);
+                if doomed {
+                    self.fold_evidence_doomed(seq, *effect, *outcome, inverse.as_ref());
+                } else if let Some(known) = self.effects.get_mut(*effect) {
+                    known.evidence |= *outcome == Outcome::Done;
+                    known.note(seq);
+                }
+            }
+            Event::WindowPassed { effect } => {
+                if let Some(known) = self.effects.get_mut(*effect) {
+                    if let Some(deadline) = known.deadline_ms {
+                        self.timers.remove(&(deadline, Timer::Window(*effect)));
+                    }
+                    known.note(seq);
+                }
+            }
+            Event::Delivered { effect, agent, until_ms, .. } => {
+                self.delivered(seq, *effect, agent, *until_ms);
+            }
+            Event::DeliveryHeld { effect, until_ms } => {
+                self.hold_delivery(seq, *effect, *until_ms);
+            }
+            _ => {}
+        }
+    }
+
+    fn rest_on_more(&mut self, seq: u64, id: EffectId, rests_on: &[EffectId]) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        effect.note(seq);
+        let mut added = false;
+        for on in rests_on {
+            if *on != id && self.graph.add_dependency(id.0, on.0) {
+                added = true;
+                self.late_edges |= on.0 > id.0;
+            }
+        }
+        if added {
+            self.refresh_covers(id, rests_on);
+        }
+    }
+
+    /// A late edge can cover members of tips and frontiers: those are computed anew.
+    fn refresh_covers(&mut self, id: EffectId, rests_on: &[EffectId]) {
+        let above = self.cascade(&[id]);
+        let mut owners: Vec<_> = above
+            .iter()
+            .filter_map(|effect| self.effects.get(*effect).map(|effect| effect.branch))
+            .collect();
+        owners.sort_unstable();
+        owners.dedup();
+        for owner in owners {
+            self.refresh_tip(owner);
+        }
+        let below = self.closure(rests_on);
+        let mut keys: Vec<Key> = Vec::new();
+        for effect in below.iter().filter_map(|effect| self.effects.get(*effect)) {
+            keys.extend(
+                effect
+                    .writes
+                    .iter()
+                    .filter(|key| self.keys.get(key).is_some_and(|entry| entry.frontier.len() > 1))
+                    .cloned(),
+            );
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            self.refresh_frontier(&key);
+        }
+    }
+
+    fn name_versions(&mut self, id: EffectId, observations: &[Observation]) {
+        let named: Vec<EffectId> = observations
+            .iter()
+            .filter(|observation| observation.version.is_some())
+            .flat_map(|observation| observation.writers.iter().copied())
+            .collect();
+        if let Some(effect) = self.effects.get_mut(id) {
+            effect.named.extend(named);
+            effect.named.sort_unstable();
+            effect.named.dedup();
+        }
+    }
+
+    fn done(&mut self, seq: u64, id: EffectId, inverse: Option<&Inverse>) {
+        self.see_voided(id);
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        effect.outcome = Outcome::Done;
+        if let Some(inverse) = inverse {
+            effect.inverse = Some(Arc::new(inverse.clone()));
+            effect.inverse_record = seq;
+        }
+        effect.note(seq);
+        self.running.remove(&id);
+        self.wake_watchers(id);
+        self.delivery_ended(id);
+        self.settled(seq, id);
+    }
+
+    /// Writers of its reads that became void while it ran may have been seen (C22).
+    fn see_voided(&mut self, id: EffectId) {
+        let Some(effect) = self.effects.get(id) else { return };
+        let mut voids: Vec<EffectId> = Vec::new();
+        for read in effect.reads.iter().filter(|read| read.version.is_none()) {
+            if let Some(trace) = self.keys.get(&read.key).and_then(|entry| entry.trace.as_ref()) {
+                voids.extend(
+                    trace.voided.iter().filter(|(_, at)| *at > id.0).map(|(void, _)| *void),
+                );
+            }
+        }
+        if let Some(effect) = self.effects.get_mut(id) {
+            effect.voids.extend(voids.into_iter().filter(|void| *void != id));
+            effect.voids.sort_unstable();
+            effect.voids.dedup();
+        }
+    }
+
+    /// An outcome became known, or is known never to come.
+    pub(super) fn settled(&mut self, seq: u64, id: EffectId) {
+        let Some(effect) = self.effects.get(id) else { return };
+        if let Some(rollback) = effect.rollback {
+            self.touched.insert(rollback);
+        }
+        if effect.is_doomed() && !effect.is_dirty() {
+            self.mark_clean(seq, id);
+        }
+    }
+
+    /// The world no longer shows what the effect wrote; a look that began before may have.
+    fn mark_clean(&mut self, seq: u64, id: EffectId) {
+        let Some(effect) = self.effects.get(id) else { return };
+        let (writes, records) = (effect.writes.clone(), effect.records.clone());
+        for key in &writes {
+            self.keys.trace(key, seq, &records, |trace| {
+                trace.dirty_at = seq;
+                trace.dirty_by = id;
+            });
+        }
+    }
+
+    /// The call of a doomed effect did not run: a step that nobody has begun is discarded (C30).
+    fn discard_unbegun(&mut self, seq: u64, id: EffectId) {
+        let Some(step) = self.effects.get_mut(id).and_then(|effect| effect.step.as_mut()) else {
+            return;
+        };
+        if !step.begun {
+            step.status = super::StepStatus::Discarded;
+            self.order = None;
+        }
+        self.settled(seq, id);
+    }
+
+    fn not_run(&mut self, seq: u64, id: EffectId, observed: &[EffectId]) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        effect.note(seq);
+        effect.outcome = Outcome::NotRun;
+        match effect.state {
+            EffectState::Live => self.make_void(seq, id, observed),
+            EffectState::Doomed => self.discard_unbegun(seq, id),
+            _ => self.delivery_ended(id),
+        }
+    }
+
+    /// A live effect never happened: what rested on it inherits what it rested on.
+    fn make_void(&mut self, seq: u64, id: EffectId, observed: &[EffectId]) {
+        self.wake_watchers(id);
+        let below = ids(self.graph.dependencies(id.0));
+        let above = ids(self.graph.inherit(id.0));
+        let Some(effect) = self.effects.remove(id) else { return };
+        self.live -= 1;
+        self.settles += 1;
+        self.running.remove(&id);
+        if let Some(deadline) = effect.deadline_ms {
+            self.timers.remove(&(deadline, Timer::Window(id)));
+        }
+        for heir in &above {
+            if let Some(heir) = self.effects.get_mut(*heir) {
+                heir.voids.push(id);
+                heir.records.extend(effect.records.iter().copied());
+                heir.records.sort_unstable();
+                heir.records.dedup();
+            }
+        }
+        let mut holders = effect.held_by.clone();
+        holders.sort_unstable();
+        holders.dedup();
+        for holder in &holders {
+            self.replace_held(*holder, id, &below, &effect.records);
+        }
+        self.rest_branch_on(effect.branch, observed, id, &effect.records);
+        for level in self.lineage(effect.branch) {
+            if let Some(branch) = self.branches.get_mut(&level) {
+                branch.unvoted.remove(&id);
+            }
+        }
+        if let Some(branch) = self.branches.get_mut(&effect.branch) {
+            branch.effects.remove(&id);
+        }
+        for key in &effect.writes {
+            if let Some(entry) = self.keys.get_mut(key) {
+                entry.writers.retain(|writer| *writer != id);
+            }
+            self.refresh_frontier(key);
+            if !effect.is_deferred() {
+                self.keys.trace(key, seq, &effect.records, |trace| trace.voided.push((id, seq)));
+            }
+            self.clear_later(key);
+            self.keys.shrink(key);
+        }
+        self.refresh_tip(effect.branch);
+        for holder in holders {
+            self.refresh_tip(holder);
+        }
+        for intent in &effect.intents {
+            if let Some(intent) = self.intents.get_mut(intent) {
+                intent.targets.remove(&id);
+            }
+            self.awake.insert(*intent);
+        }
+        self.forget_branch(effect.branch);
+    }
+
+    /// In a branch that holds the void effect as handed on, observed or refused, what it rested on
+    /// takes its place.
+    fn replace_held(
+        &mut self,
+        holder: crate::model::BranchId,
+        void: EffectId,
+        below: &[EffectId],
+        records: &[u64],
+    ) {
+        let live: Vec<EffectId> =
+            below.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
+        let Some(branch) = self.branches.get_mut(&holder) else { return };
+        if branch.base.remove(&void) {
+            branch.base.extend(live.iter().copied());
+        }
+        if branch.observed.remove(&void) {
+            branch.observed.extend(live.iter().copied());
+            branch.voids.insert(void);
+        }
+        branch.named.remove(&void);
+        for held in &mut branch.held {
+            if held.writers.remove(&void) {
+                held.writers.extend(live.iter().copied());
+            }
+        }
+        merge_records(&mut branch.records, records);
+        for effect in live {
+            if let Some(effect) = self.effects.get_mut(effect) {
+                effect.held_by.push(holder);
+            }
+        }
+    }
+
+    fn rest_branch_on(
+        &mut self,
+        branch: crate::model::BranchId,
+        observed: &[EffectId],
+        void: EffectId,
+        records: &[u64],
+    ) {
+        let live: Vec<EffectId> =
+            observed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
+        for effect in &live {
+            if let Some(effect) = self.effects.get_mut(*effect) {
+                effect.held_by.push(branch);
+            }
+        }
+        if let Some(known) = self.branches.get_mut(&branch) {
+            known.observed.extend(live);
+            known.voids.insert(void);
+            merge_records(&mut known.records, records);
+        }
+    }
+
+    fn delivered(&mut self, seq: u64, id: EffectId, agent: &str, until_ms: u64) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        let attempts = effect.delivery.as_ref().map_or(0, |delivery| delivery.attempts) + 1;
+        let first = effect.delivery.is_none();
+        if let Some(old) = effect.delivery.as_ref().and_then(|delivery| delivery.until_ms) {
+            self.timers.remove(&(old, Timer::Delivery(id)));
+        }
+        effect.delivery = Some(Box::new(Delivery {
+            agent: agent.to_owned(),
+            until_ms: Some(until_ms),
+            attempts,
+        }));
+        effect.token = Token { incarnation: self.incarnation, number: seq };
+        effect.note(seq);
+        self.timers.insert((until_ms, Timer::Delivery(id)));
+        if first {
+            effect.position = seq;
+            let (writes, reads) = (effect.writes.clone(), effect.reads.clone());
+            for key in &writes {
+                self.keys.entry(key).writers.push(id);
+            }
+            for read in &reads {
+                self.keys.entry(&read.key).delivered_readers.push(id);
+            }
+        }
+    }
+
+    fn hold_delivery(&mut self, seq: u64, id: EffectId, until_ms: Option<u64>) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        effect.note(seq);
+        let Some(delivery) = effect.delivery.as_mut() else { return };
+        if let Some(old) = delivery.until_ms {
+            self.timers.remove(&(old, Timer::Delivery(id)));
+        }
+        delivery.until_ms = until_ms;
+        if let Some(until) = until_ms {
+            self.timers.insert((until, Timer::Delivery(id)));
+        }
+    }
+
+    /// A delivered effect has reported: it leaves the outbox if it ran.
+    fn delivery_ended(&mut self, id: EffectId) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        let Some(delivery) = effect.delivery.as_mut() else { return };
+        if let Some(old) = delivery.until_ms.take() {
+            self.timers.remove(&(old, Timer::Delivery(id)));
+        }
+        let (ran, reads) = (effect.outcome == Outcome::Done, effect.reads.clone());
+        for read in &reads {
+            if let Some(entry) = self.keys.get_mut(&read.key) {
+                entry.delivered_readers.retain(|reader| *reader != id);
+            }
+            self.keys.shrink(&read.key);
+        }
+        if ran && self.effects.get(id).is_some_and(|effect| effect.state == EffectState::Committed)
+        {
+            self.outbox.remove(&id);
+            self.settle_committed(id);
+        }
+    }
+}
+
+/// Adds records to an ascending list.
+pub(super) fn merge_records(into: &mut Vec<u64>, records: &[u64]) {
+    into.extend(records.iter().copied());
+    into.sort_unstable();
+    into.dedup();
+}

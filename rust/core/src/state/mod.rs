@@ -1,0 +1,309 @@
+//! What memory holds: all that is live, and nothing that is settled.
+//!
+//! Invariants:
+//! - The state is a fold of the log: [`State::apply`] is the only way to change it, and it reads no
+//!   clock, draws no chance and does no I/O.
+//! - Folding the whole log, and folding only the records that [`State::needed`] names and all newer
+//!   ones, give the same state (I19: memory and opening are bounded by what is live).
+//! - The graph holds exactly the effects in memory; a live effect never rests on a doomed one (I5).
+
+mod apply;
+mod branch;
+mod effect;
+mod effects;
+mod fold_branch;
+mod fold_effect;
+mod fold_fence;
+mod fold_rollback;
+mod keys;
+mod release;
+mod rollback;
+mod undo;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use branch::{Branch, Held};
+pub use effect::{Delivery, Effect};
+pub use effects::Effects;
+pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
+pub use rollback::{Rollback, Step, StepStatus};
+
+use crate::graph::{LiveGraph, Scratch, UndoOrder};
+use crate::model::{
+    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, FenceId, Key, Limits, Policy,
+    RollbackId, Target,
+};
+
+/// A commit that waits.
+#[derive(Clone, Debug)]
+pub struct Intent {
+    /// Its id, which the fence keeps.
+    pub id: FenceId,
+    /// The effects that it asks for; void ones drop out.
+    pub targets: BTreeSet<EffectId>,
+    /// What was named.
+    pub target: Vec<Target>,
+    /// Who asked.
+    pub by: Option<String>,
+    /// Blockers found at the last look. The last one is watched; the closure is looked at again
+    /// only when all of them are gone, so waiting costs nothing.
+    pub blockers: Vec<EffectId>,
+    /// A fence committed targets of it.
+    pub committed: bool,
+}
+
+/// An approval and the records that memory needs for it.
+#[derive(Clone, Debug)]
+pub struct Approval {
+    /// What is known of it.
+    pub info: ApprovalInfo,
+    /// An early start used it up.
+    pub used: bool,
+    /// Records that memory needs for it.
+    pub records: Vec<u64>,
+}
+
+/// Something that falls due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// A branch's lease.
+    Lease(BranchId),
+    /// A claimed step's lease.
+    Step(EffectId),
+    /// A delivery's lease.
+    Delivery(EffectId),
+    /// An inverse's deadline.
+    Window(EffectId),
+}
+
+/// The live state.
+pub struct State {
+    /// The last record folded.
+    pub head: u64,
+    /// The store's id.
+    pub store_id: [u8; 16],
+    /// How often the store was restored, plus one.
+    pub incarnation: u64,
+    /// Limits in force.
+    pub limits: Limits,
+    /// Policy in force.
+    pub policy: Policy,
+    /// Who froze the store, and why.
+    pub frozen: Option<(String, String)>,
+    /// Records that hold the settings.
+    pub settings: Vec<u64>,
+    /// Branches in memory.
+    pub branches: BTreeMap<BranchId, Branch>,
+    /// The same by name.
+    pub names: BTreeMap<String, BranchId>,
+    /// Effects in memory.
+    pub effects: Effects,
+    /// How many of them are live.
+    pub live: u64,
+    /// Live effects whose call runs.
+    pub running: BTreeSet<EffectId>,
+    /// Who rests on whom.
+    pub graph: LiveGraph,
+    /// Scratch space of walks over the graph.
+    pub scratch: Scratch,
+    /// Whether an edge to a newer effect was ever added since this memory began; if not, walks can
+    /// stop at the oldest id that matters.
+    pub late_edges: bool,
+    /// Keys in memory.
+    pub keys: Keys,
+    /// Commits that wait.
+    pub intents: BTreeMap<FenceId, Intent>,
+    /// Intents whose watched blocker is gone.
+    pub awake: BTreeSet<FenceId>,
+    /// Rollbacks in memory.
+    pub rollbacks: BTreeMap<RollbackId, Rollback>,
+    /// Which inverses may start; rebuilt when the plan changes.
+    pub order: Option<UndoOrder>,
+    /// Committed deferred effects that are still to run.
+    pub outbox: BTreeSet<EffectId>,
+    /// Approvals in memory.
+    pub approvals: BTreeMap<ApprovalId, Approval>,
+    /// Alerts that nobody has acknowledged.
+    pub alerts: BTreeMap<u64, AlertInfo>,
+    /// What falls due, by moment.
+    pub timers: BTreeSet<(u64, Timer)>,
+    /// Effects that a fence settled and that memory has still to let go. See [`State::tidy`].
+    pub settling: VecDeque<EffectId>,
+    /// Effects doomed since the liveness bitmap was last folded.
+    pub recent_dooms: BTreeSet<EffectId>,
+    /// Settles since then.
+    pub settles: u64,
+    /// Rollbacks whose report or approval may have changed since the follow-up last looked.
+    pub touched: BTreeSet<RollbackId>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            head: 0,
+            store_id: [0; 16],
+            incarnation: 1,
+            limits: Limits::default(),
+            policy: Policy::default(),
+            frozen: None,
+            settings: Vec::new(),
+            branches: BTreeMap::new(),
+            names: BTreeMap::new(),
+            effects: Effects::default(),
+            live: 0,
+            running: BTreeSet::new(),
+            graph: LiveGraph::new(),
+            scratch: Scratch::new(),
+            late_edges: false,
+            keys: Keys::default(),
+            intents: BTreeMap::new(),
+            awake: BTreeSet::new(),
+            rollbacks: BTreeMap::new(),
+            order: None,
+            outbox: BTreeSet::new(),
+            approvals: BTreeMap::new(),
+            alerts: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            settling: VecDeque::new(),
+            recent_dooms: BTreeSet::new(),
+            settles: 0,
+            touched: BTreeSet::new(),
+        }
+    }
+}
+
+/// Ids as the graph takes them.
+pub(crate) fn raw<'a>(ids: impl IntoIterator<Item = &'a EffectId>) -> Vec<u64> {
+    ids.into_iter().map(|id| id.0).collect()
+}
+
+/// Ids as the graph gives them.
+pub(crate) fn ids(raw: Vec<u64>) -> Vec<EffectId> {
+    raw.into_iter().map(EffectId).collect()
+}
+
+impl State {
+    /// The effect, if it is in memory and live.
+    pub fn live_effect(&self, id: EffectId) -> Option<&Effect> {
+        self.effects.get(id).filter(|effect| effect.is_live())
+    }
+
+    /// The branch itself and those above it, from it up.
+    pub fn lineage(&self, branch: BranchId) -> Vec<BranchId> {
+        let mut line = Vec::new();
+        let mut next = Some(branch);
+        while let Some(id) = next {
+            line.push(id);
+            next = self.branches.get(&id).and_then(|branch| branch.parent);
+        }
+        line
+    }
+
+    /// The branch itself and all open ones below it.
+    pub fn family(&self, branch: BranchId) -> Vec<BranchId> {
+        let mut family = vec![branch];
+        let mut place = 0;
+        while place < family.len() {
+            if let Some(branch) = self.branches.get(&family[place]) {
+                family.extend(branch.children.iter().copied());
+            }
+            place += 1;
+        }
+        family
+    }
+
+    /// A branch's own live effects, ascending.
+    pub fn live_of(&self, branch: BranchId) -> Vec<EffectId> {
+        self.branches.get(&branch).map_or_else(Vec::new, |branch| {
+            branch.effects.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect()
+        })
+    }
+
+    /// All that these effects rest on and that is not committed, themselves included, ascending.
+    pub fn closure(&mut self, targets: &[EffectId]) -> Vec<EffectId> {
+        ids(self.graph.closure(&mut self.scratch, &raw(targets)))
+    }
+
+    /// All live effects that rest on these, themselves included, ascending.
+    pub fn cascade(&mut self, targets: &[EffectId]) -> Vec<EffectId> {
+        let (graph, effects) = (&self.graph, &self.effects);
+        let mut live = |id: u64| effects.get(EffectId(id)).is_some_and(Effect::is_live);
+        ids(graph.cascade_where(&mut self.scratch, &raw(targets), &mut live))
+    }
+
+    /// Live writers of a key, in the order of their writes.
+    pub fn live_writers(&self, key: &Key) -> Vec<EffectId> {
+        self.keys.get(key).map_or_else(Vec::new, |entry| {
+            entry
+                .writers
+                .iter()
+                .copied()
+                .filter(|writer| self.live_effect(*writer).is_some())
+                .collect()
+        })
+    }
+
+    /// Doomed writers of a key that are not yet undone and settled (C58).
+    pub fn dirty_writers(&self, key: &Key) -> Vec<EffectId> {
+        self.keys.get(key).map_or_else(Vec::new, |entry| {
+            entry
+                .writers
+                .iter()
+                .copied()
+                .filter(|writer| self.effects.get(*writer).is_some_and(Effect::is_dirty))
+                .collect()
+        })
+    }
+
+    /// Writers of a key whose call is in flight, and delivered readers of it.
+    pub fn busy_writers(&self, key: &Key) -> Vec<EffectId> {
+        self.keys.get(key).map_or_else(Vec::new, |entry| {
+            let mut busy: Vec<EffectId> = entry
+                .writers
+                .iter()
+                .chain(&entry.delivered_readers)
+                .copied()
+                .filter(|id| {
+                    self.effects.get(*id).is_some_and(|effect| {
+                        effect.is_running() && !(effect.is_doomed() && effect.closed)
+                    })
+                })
+                .collect();
+            busy.sort_unstable();
+            busy.dedup();
+            busy
+        })
+    }
+
+    /// The next moment at which something falls due, in milliseconds.
+    pub fn next_timer_ms(&self) -> Option<u64> {
+        self.timers.first().map(|(moment, _)| *moment)
+    }
+
+    /// Records that memory needs: with these and all newer ones, folding gives this state again.
+    pub fn needed(&self) -> BTreeSet<u64> {
+        let mut needed: BTreeSet<u64> = self.settings.iter().copied().collect();
+        for branch in self.branches.values() {
+            needed.extend(branch.records.iter().copied().chain(branch.lease_record));
+        }
+        for effect in self.effects.iter() {
+            needed.extend(effect.records.iter().copied());
+            for key in &effect.writes {
+                if let Some(later) = self.keys.get(key).and_then(|entry| entry.later.as_ref()) {
+                    needed.extend(later.records.iter().copied());
+                }
+            }
+        }
+        self.keys.needed(&mut needed);
+        needed.extend(self.intents.keys().map(|id| id.0));
+        for rollback in self.rollbacks.values() {
+            needed.extend(rollback.records.iter().copied());
+        }
+        for approval in self.approvals.values() {
+            needed.extend(approval.records.iter().copied());
+        }
+        needed.extend(self.alerts.keys().copied());
+        needed
+    }
+}
