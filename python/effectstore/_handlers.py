@@ -180,9 +180,7 @@ class Worker:
     def _attempt(self, step: Step) -> "core._StepEnd":  # noqa: PLR0911  # One for each way to end.
         handler = find(self._handlers, step.tool)
         if handler is None:
-            # A step without a tool waits for a person; that nobody here can run it is no failure.
-            leave = self._missing == "leave" or not step.tool
-            return "leave" if leave else "no_handler", None, "", "", 0
+            return "leave" if self._missing == "leave" else "no_handler", None, "", "", 0
         try:
             with undo_scope(step) as undo:
                 try:

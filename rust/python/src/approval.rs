@@ -1,9 +1,9 @@
 //! Approvals and alerts.
 
-use effectstore::Payloads;
 use effectstore::model::{
     self, AlertId, ApprovalId, ApprovalState, Ask, BranchId, RollbackId, Severity, Subject,
 };
+use effectstore::store::Payloads;
 use pyo3::prelude::*;
 
 use crate::convert::{TokenPair, token_in, word};

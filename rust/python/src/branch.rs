@@ -1,7 +1,7 @@
 //! Verbs of branches.
 
-use effectstore::NewBranch;
 use effectstore::model::{self, BranchId};
+use effectstore::store::NewBranch;
 use pyo3::prelude::*;
 
 use crate::convert::{

@@ -1,11 +1,11 @@
 //! Conversions of what many verbs share.
 
-use effectstore::Payloads;
 use effectstore::model::{
     ApprovalId, BlockReason, Blocker, BranchState, Call, Class, EffectId, EffectState, Escalate,
     Inverse, Key, Mode, Observation, OnConflict, OnFailure, Outcome, Overwrite, Read, ReadRule,
     Retry, RollbackId, Target, Token,
 };
+use effectstore::store::Payloads;
 use pyo3::prelude::*;
 
 use crate::errors::bad_option;

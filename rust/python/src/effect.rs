@@ -1,10 +1,10 @@
 //! Verbs of effects.
 
 use effectstore::model::{
-    self, After, ApprovalId, BranchId, EffectId, Follows, Key, Placed, Problem, Receipt,
-    Registration,
+    self, After, ApprovalId, BranchId, EffectId, Follows, Key, PayloadRef, Placed, Problem,
+    Receipt, Registration,
 };
-use effectstore::{EffectFilter, Payloads};
+use effectstore::store::{EffectFilter, Payloads};
 use pyo3::prelude::*;
 
 use crate::convert::{
@@ -247,7 +247,7 @@ fn placed_in(py: Python<'_>, raw: PlacedTuple, payloads: &mut Payloads) -> PyRes
     let mode = mode.map(|word| choice(py, "mode", &word, MODES)).transpose()?;
     let args = payloads.put(args);
     let inverse = inverse.map(|raw| inverse_in(raw, payloads));
-    let fingerprint = fingerprint.map(|bytes| payloads.put(bytes));
+    let fingerprint = fingerprint.map(|bytes| PayloadRef::of(&bytes).hash);
     let call = Registration {
         inverse,
         reads: reads_in(reads),

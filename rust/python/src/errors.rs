@@ -1,8 +1,8 @@
 //! The one error map. Classes live in `effectstore._errors`, which knows them by code; this side
 //! hands over code, message, place in the batch and attributes.
 
-use effectstore::model::Refusal;
 use effectstore::Error;
+use effectstore::model::Refusal;
 use effectstore::storage::StorageError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

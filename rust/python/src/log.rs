@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use effectstore::EffectStore;
+use effectstore::{EffectStore, store};
 use pyo3::prelude::*;
 
 use crate::store::Handle;
@@ -19,8 +19,8 @@ pub(crate) struct LogEntry {
     hash: [u8; 32],
 }
 
-impl From<effectstore::LogEntry> for LogEntry {
-    fn from(entry: effectstore::LogEntry) -> Self {
+impl From<store::LogEntry> for LogEntry {
+    fn from(entry: store::LogEntry) -> Self {
         LogEntry {
             seq: entry.seq,
             time_ms: entry.time_ms,

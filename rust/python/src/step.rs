@@ -1,7 +1,7 @@
 //! Steps: claiming, ending, and one worker's pass over what is due.
 
 use effectstore::model::{self, ClaimSpec, EffectId, Problem, RollbackId, StepEnd, StepHold};
-use effectstore::{CompensateOptions, Handled, Payloads};
+use effectstore::store::{CompensateOptions, Handled, Payloads};
 use pyo3::prelude::*;
 
 use crate::convert::{
@@ -179,9 +179,9 @@ fn handled(py: Python<'_>, end: EndTuple) -> PyResult<Handled> {
         "permanent" => Handled::End(StepEnd::Permanent(problem)),
         "later" => Handled::End(StepEnd::Later(problem, after_ms)),
         "timed_out" => Handled::End(StepEnd::TimedOut(problem)),
-        "no_handler" => Handled::End(StepEnd::NoHandler),
         "never_happened" => Handled::End(StepEnd::NeverHappened),
-        "leave" => Handled::Leave,
+        // Which of the two it is the options of the pass say.
+        "leave" | "no_handler" => Handled::Missing,
         "interrupted" => Handled::Stop,
         _ => return Err(bad_option(py, "end", &format!("{kind:?} is no end of a step"))),
     })

@@ -47,28 +47,28 @@ impl Handle {
         Ok(Handle { store })
     }
 
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.store.close());
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        call(py, || self.store.close())
     }
 
     fn path(&self) -> String {
         self.store.path().to_string_lossy().into_owned()
     }
 
-    fn store_id(&self) -> [u8; 16] {
-        self.store.store_id()
+    fn store_id(&self, py: Python<'_>) -> PyResult<[u8; 16]> {
+        call(py, || self.store.store_id())
     }
 
-    fn incarnation(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.store.incarnation())
+    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
+        call(py, || self.store.incarnation())
     }
 
-    fn limits(&self, py: Python<'_>) -> LimitsDict {
-        py.detach(|| self.store.limits()).into()
+    fn limits(&self, py: Python<'_>) -> PyResult<LimitsDict> {
+        call(py, || self.store.limits()).map(Into::into)
     }
 
     fn policy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let policy = py.detach(|| self.store.policy());
+        let policy = call(py, || self.store.policy())?;
         policy_out(py, &policy)
     }
 
