@@ -41,6 +41,9 @@ impl State {
                 self.order = None;
             }
         }
+        if discarded {
+            self.relax(id);
+        }
         self.touched.extend(rollback);
         self.settled(seq, id);
     }
