@@ -3,8 +3,13 @@
 
 pub mod codec;
 pub mod decide;
+pub mod error;
 pub mod graph;
 pub mod log;
 pub mod model;
 pub mod state;
 pub mod storage;
+pub mod store;
+
+pub use error::Error;
+pub use store::{EffectStore, Options};

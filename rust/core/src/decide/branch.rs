@@ -3,8 +3,8 @@
 use super::tokens::{closed, doomed};
 use super::{Ruling, Turn};
 use crate::model::{
-    BranchId, BranchInfo, BranchState, Command, EffectId, Event, Overwrite, ReadRule, Refusal,
-    Reply, Token,
+    BranchId, BranchInfo, BranchState, Command, EffectId, Event, HeldRead, Inherited, Overwrite,
+    ReadRule, Refusal, Reply, Token,
 };
 
 impl Turn<'_> {
@@ -64,6 +64,7 @@ impl Turn<'_> {
         if let Some(parent) = parent {
             self.takes_work(parent)?;
         }
+        let inherited = parent.and_then(|parent| self.handed_on(parent)).map(Box::new);
         Ok(BranchId(self.emit(Event::BranchCreated {
             name: name.to_owned(),
             agent: agent.to_owned(),
@@ -71,7 +72,24 @@ impl Turn<'_> {
             reads,
             overwrite,
             lease_ms,
+            inherited,
         })))
+    }
+
+    fn handed_on(&self, parent: BranchId) -> Option<Inherited> {
+        let parent = self.state.branches.get(&parent)?;
+        let held = |held: &crate::state::Held| HeldRead {
+            key: held.key.clone(),
+            writers: held.writers.iter().copied().collect(),
+            rule: held.rule,
+        };
+        Some(Inherited {
+            base: parent.tip.iter().copied().collect(),
+            observed: parent.observed.iter().copied().collect(),
+            named: parent.named.iter().copied().collect(),
+            voids: parent.voids.iter().copied().collect(),
+            held: parent.held.iter().map(held).collect(),
+        })
     }
 
     fn take_over(&mut self, name: &str, worker_gone: bool, by: Option<&str>) -> Ruling<BranchId> {

@@ -152,9 +152,11 @@ impl Turn<'_> {
     fn earlier_steps(&self, id: EffectId, changed: &mut Changed) {
         let Some(effect) = self.state.effects.get(id) else { return };
         for entry in effect.writes.iter().filter_map(|key| self.state.keys.get(key)) {
-            changed.steps.extend(entry.writers.iter().copied().filter(|writer| {
-                self.state.effects.get(*writer).is_some_and(Effect::is_doomed)
-            }));
+            changed.steps.extend(
+                entry.writers.iter().copied().filter(|writer| {
+                    self.state.effects.get(*writer).is_some_and(Effect::is_doomed)
+                }),
+            );
         }
     }
 

@@ -117,3 +117,8 @@ pub(super) fn blockers(
     }
     blockers
 }
+
+/// What keeps a waiting commit of these targets from going through.
+pub fn blockers_of(state: &State, targets: &[EffectId]) -> Vec<Blocker> {
+    blockers(state, &closure(state, targets), &Effect::is_sealed)
+}

@@ -30,7 +30,7 @@ mod tokens;
 mod vote;
 
 pub use history::{Fate, History, HistoryError};
-pub use look::decision;
+pub use look::{blockers_of, decision};
 pub use plan::{plan_of, rollback_state};
 pub use report::report_of;
 

@@ -37,6 +37,9 @@ impl Turn<'_> {
             }
             .into());
         }
+        if calls.is_empty() {
+            return self.write_observed(observed);
+        }
         let mut batch = Batch::default();
         let mut receipts = Vec::with_capacity(calls.len());
         let mut asked: Vec<(BranchId, EffectId)> = Vec::new();
@@ -54,6 +57,20 @@ impl Turn<'_> {
             self.observe_known(branch, effect);
         }
         Ok(Reply::Receipts(receipts))
+    }
+
+    /// Observations that wait for a registration become durable without one.
+    fn write_observed(&mut self, observed: &[Observed]) -> Ruling<Reply> {
+        for Observed { branch, observations } in observed {
+            match self.renew(*branch, observations) {
+                Ok(observations) => {
+                    self.emit(Event::Observed { branch: *branch, observations });
+                }
+                Err(Stop::Refused { .. }) => {} // The branch was stopped, which is the news.
+                Err(unreadable) => return Err(unreadable),
+            }
+        }
+        Ok(Reply::Nothing)
     }
 
     fn register_one(

@@ -185,9 +185,9 @@ pub struct Registration {
     /// The caller's name for this call: the same key registers once.
     #[cbor(n(8), with = "minicbor::bytes")]
     pub idempotency_key: Option<Vec<u8>>,
-    /// What makes two calls with one key the same; absent, tool and arguments.
-    #[n(9)]
-    pub fingerprint: Option<PayloadRef>,
+    /// Hash of what makes two calls with one key the same; absent, tool and arguments do.
+    #[cbor(n(9), with = "minicbor::bytes")]
+    pub fingerprint: Option<[u8; 32]>,
     /// What the call costs, in the caller's unit.
     #[n(10)]
     pub cost: Option<f64>,

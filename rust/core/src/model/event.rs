@@ -90,6 +90,42 @@ pub struct Stopped {
     pub closed: bool,
 }
 
+/// What a new child starts with: its parent's tip, observations and refused observations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Inherited {
+    /// The parent's tip, which stands for its live effects.
+    #[cbor(n(0), with = "super::ids::gaps")]
+    pub base: Vec<EffectId>,
+    /// Live writers that its observations rest on.
+    #[cbor(n(1), with = "super::ids::gaps")]
+    pub observed: Vec<EffectId>,
+    /// Those of them whose version was named.
+    #[cbor(n(2), with = "super::ids::gaps")]
+    pub named: Vec<EffectId>,
+    /// Void effects whose version it may have seen.
+    #[cbor(n(3), with = "super::ids::gaps")]
+    pub voids: Vec<EffectId>,
+    /// Reads that could not be admitted.
+    #[n(4)]
+    pub held: Vec<HeldRead>,
+}
+
+/// A read that could not be admitted.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct HeldRead {
+    /// The key.
+    #[n(0)]
+    pub key: super::Key,
+    /// The writers that it may have seen.
+    #[cbor(n(1), with = "super::ids::gaps")]
+    pub writers: Vec<EffectId>,
+    /// The rule that kept it out.
+    #[n(2)]
+    pub rule: ReadRule,
+}
+
 /// One decision against effects, and the rollback that undoes them.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 #[cbor(map)]
@@ -170,6 +206,9 @@ pub enum Event {
         overwrite: Overwrite,
         #[n(5)]
         lease_ms: Option<u64>,
+        /// What its parent handed on.
+        #[n(6)]
+        inherited: Option<Box<Inherited>>,
     },
     /// A branch has a new holder; this record's number is its token.
     #[n(5)]

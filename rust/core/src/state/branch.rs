@@ -34,6 +34,8 @@ pub struct Branch {
     pub lease_ms: Option<u64>,
     /// End of its lease, in milliseconds.
     pub lease_until_ms: Option<u64>,
+    /// The last heartbeat's record; older ones are not needed.
+    pub lease_record: Option<u64>,
     /// Its state.
     pub state: BranchState,
     /// It was merged into its parent.

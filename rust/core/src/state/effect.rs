@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::rollback::Step;
 use crate::model::{
-    BranchId, Class, EffectId, EffectState, FenceId, Inverse, Key, Mode, Outcome, Read, RollbackId,
-    Token,
+    BranchId, Class, EffectId, EffectState, FenceId, Inverse, Key, Mode, Outcome, PayloadRef, Read,
+    RollbackId, Token,
 };
 
 /// The hold of a delivered effect.
@@ -49,6 +49,8 @@ pub struct Effect {
     pub voids: Vec<EffectId>,
     /// What is known of its call.
     pub outcome: Outcome,
+    /// The record that holds its result, and the result's reference.
+    pub result: Option<(u64, PayloadRef)>,
     /// The outcome came after the decision against it.
     pub late: bool,
     /// A stale holder said that the call ran.

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use super::{Branch, Held, State, Timer, ids, raw};
 use crate::model::{
-    BranchId, BranchState, EffectId, Event, Observation, Overwrite, ReadRule, Token,
+    BranchId, BranchState, EffectId, Event, Inherited, Observation, Overwrite, ReadRule, Token,
 };
 
 impl State {
     pub(super) fn fold_branch(&mut self, seq: u64, now_ms: u64, event: &Event) {
         match event {
-            Event::BranchCreated { name, agent, parent, reads, overwrite, lease_ms } => {
+            Event::BranchCreated { name, agent, parent, reads, overwrite, lease_ms, inherited } => {
                 let made = Made {
                     name,
                     agent,
@@ -18,6 +18,7 @@ impl State {
                     reads: *reads,
                     overwrite: *overwrite,
                     lease_ms: *lease_ms,
+                    inherited: inherited.as_deref(),
                 };
                 self.create_branch(seq, now_ms, &made);
             }
@@ -28,7 +29,7 @@ impl State {
             Event::BranchMerged { branch } => self.merge_branch(seq, *branch),
             Event::BranchLeased { branch, until_ms } => {
                 if let Some(known) = self.branches.get_mut(branch) {
-                    known.note(seq);
+                    known.lease_record = Some(seq);
                 }
                 self.lease_branch(*branch, Some(*until_ms));
             }
@@ -75,6 +76,7 @@ impl State {
             overwrite: made.overwrite,
             lease_ms: made.lease_ms,
             lease_until_ms: None,
+            lease_record: None,
             state: BranchState::Open,
             merged: false,
             cause: None,
@@ -90,15 +92,20 @@ impl State {
             held: Vec::new(),
             records: vec![seq],
         };
-        let mut handed = BTreeSet::new();
         if let Some(parent) = made.parent.and_then(|parent| self.branches.get_mut(&parent)) {
             parent.children.insert(id);
-            branch.base.clone_from(&parent.tip);
-            branch.tip.clone_from(&parent.tip);
-            branch.observed.clone_from(&parent.observed);
-            branch.named.clone_from(&parent.named);
-            branch.voids.clone_from(&parent.voids);
-            branch.held.clone_from(&parent.held);
+        }
+        let mut handed = BTreeSet::new();
+        if let Some(inherited) = made.inherited {
+            branch.base = self.live_only(&inherited.base);
+            branch.tip.clone_from(&branch.base);
+            branch.observed = self.live_only(&inherited.observed);
+            branch.named = self.live_only(&inherited.named);
+            branch.voids = inherited.voids.iter().copied().collect();
+            for held in &inherited.held {
+                let writers = self.live_only(&held.writers);
+                branch.held.push(Held { key: held.key.clone(), writers, rule: held.rule });
+            }
             handed.extend(branch.base.iter().chain(&branch.observed).copied());
             handed.extend(branch.held.iter().flat_map(|held| held.writers.iter().copied()));
         }
@@ -322,4 +329,5 @@ struct Made<'a> {
     reads: ReadRule,
     overwrite: Overwrite,
     lease_ms: Option<u64>,
+    inherited: Option<&'a Inherited>,
 }

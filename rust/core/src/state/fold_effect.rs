@@ -40,6 +40,7 @@ impl State {
             named,
             voids: Vec::new(),
             outcome: Outcome::Unknown,
+            result: None,
             late: false,
             evidence: false,
             closed: false,
@@ -203,8 +204,11 @@ impl State {
                 self.rest_on_more(seq, *effect, rests_on);
                 self.name_versions(*effect, observations);
             }
-            Event::Done { effect, inverse, rests_on, .. } => {
+            Event::Done { effect, result, inverse, rests_on } => {
                 self.rest_on_more(seq, *effect, rests_on);
+                if let Some(known) = self.effects.get_mut(*effect) {
+                    known.result = Some((seq, *result));
+                }
                 self.done(seq, *effect, inverse.as_ref());
             }
             Event::NotRun { effect, observed, .. } => self.not_run(seq, *effect, observed),

@@ -288,6 +288,7 @@ impl State {
             named: Vec::new(),
             voids: Vec::new(),
             outcome: recalled.outcome,
+            result: None,
             late: recalled.late,
             evidence: recalled.late,
             // Only what is settled leaves memory, so a call without outcome was closed.

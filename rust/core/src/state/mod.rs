@@ -297,7 +297,7 @@ impl State {
     pub fn needed(&self) -> BTreeSet<u64> {
         let mut needed: BTreeSet<u64> = self.settings.iter().copied().collect();
         for branch in self.branches.values() {
-            needed.extend(branch.records.iter().copied());
+            needed.extend(branch.records.iter().copied().chain(branch.lease_record));
         }
         for effect in self.effects.iter() {
             needed.extend(effect.records.iter().copied());

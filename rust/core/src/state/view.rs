@@ -49,3 +49,249 @@ impl State {
         longest.values().copied().max().unwrap_or(0)
     }
 }
+
+impl State {
+    /// After a start that folded only what is needed: rollbacks of which no member is in memory were
+    /// finished, and their end was not needed.
+    pub fn forget_absent(&mut self) {
+        let gone: Vec<_> = self
+            .rollbacks
+            .values()
+            .filter(|rollback| rollback.members.iter().all(|id| !self.effects.contains(*id)))
+            .map(|rollback| rollback.id)
+            .collect();
+        for rollback in gone {
+            self.rollbacks.remove(&rollback);
+            self.approvals.retain(|_, approval| {
+                approval.info.subject != crate::model::Subject::Rollback(rollback)
+            });
+        }
+        let branches: Vec<BranchId> = self.branches.keys().copied().collect();
+        for branch in branches {
+            self.forget_branch(branch);
+        }
+    }
+
+    /// Finishes a start: what is derived from the whole is derived now, and every intent looks anew.
+    pub fn settle_in(&mut self) {
+        self.tidy();
+        self.late_edges = true;
+        let branches: Vec<BranchId> = self.branches.keys().copied().collect();
+        for branch in branches {
+            self.refresh_tip(branch);
+        }
+        let mut keys: Vec<crate::model::Key> =
+            self.effects.iter().flat_map(|effect| effect.writes.iter().cloned()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            self.refresh_frontier(&key);
+        }
+        self.awake.extend(self.intents.keys().copied());
+        self.order = None;
+    }
+
+    /// Where two states differ, in words; `None` where they are equal. Scratch space and hints do
+    /// not count.
+    pub fn difference(&self, other: &State) -> Option<String> {
+        let compare = |name: &str, left: String, right: String| {
+            (left != right).then(|| format!("{name}: {left} against {right}"))
+        };
+        let effects = |state: &State| -> Vec<String> {
+            state.effects.iter().map(|effect| state.effect_text(effect)).collect()
+        };
+        let (left, right) = (effects(self), effects(other));
+        for place in 0..left.len().max(right.len()) {
+            let text = |side: &[String]| side.get(place).cloned().unwrap_or_default();
+            if let Some(difference) = compare("effect", text(&left), text(&right)) {
+                return Some(difference);
+            }
+        }
+        let text = |state: &State| -> Vec<(&'static str, String)> {
+            vec![
+                (
+                    "settings",
+                    format!(
+                        "{:?}",
+                        (&state.limits, &state.policy, &state.frozen, state.incarnation)
+                    ),
+                ),
+                (
+                    "branches",
+                    format!(
+                        "{:?}",
+                        state.branches.values().map(State::branch_text).collect::<Vec<_>>()
+                    ),
+                ),
+                (
+                    "intents",
+                    format!(
+                        "{:?}",
+                        state
+                            .intents
+                            .values()
+                            .map(|i| (i.id, &i.targets, i.committed))
+                            .collect::<Vec<_>>()
+                    ),
+                ),
+                (
+                    "rollbacks",
+                    format!(
+                        "{:?}",
+                        state
+                            .rollbacks
+                            .values()
+                            .map(|r| (r.id, &r.approvals, r.approved, r.denied))
+                            .collect::<Vec<_>>()
+                    ),
+                ),
+                (
+                    "approvals",
+                    format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>()),
+                ),
+                ("alerts", format!("{:?}", state.alerts.keys().collect::<Vec<_>>())),
+                ("outbox", format!("{:?}", state.outbox)),
+                ("running", format!("{:?}", state.running)),
+                ("timers", format!("{:?}", state.timers)),
+                ("live", format!("{}", state.live)),
+            ]
+        };
+        text(self)
+            .into_iter()
+            .zip(text(other))
+            .find_map(|((name, left), (_, right))| compare(name, left, right))
+    }
+
+    fn effect_text(&self, effect: &Effect) -> String {
+        let keys: Vec<String> = effect
+            .writes
+            .iter()
+            .filter_map(|key| self.keys.get(key))
+            .map(|entry| {
+                let mut frontier = entry.frontier.clone();
+                frontier.sort_unstable();
+                let later = entry.later.as_ref().map(|later| later.effect);
+                format!("{:?} {frontier:?} {later:?}", entry.writers)
+            })
+            .collect();
+        let mut missing = effect.missing_votes.clone();
+        missing.sort_unstable();
+        format!(
+            "{} on {} token {} {:?} {:?} {:?} votes {missing:?} rests on {:?} named {:?} voids {:?} \
+             late {} evidence {} closed {} position {} step {:?} rollback {:?} delivery {:?} keys {keys:?}",
+            effect.id,
+            effect.branch,
+            effect.token,
+            effect.state,
+            effect.outcome,
+            effect.class,
+            self.graph.dependencies(effect.id.0),
+            effect.named,
+            effect.voids,
+            effect.late,
+            effect.evidence,
+            effect.closed,
+            effect.position,
+            effect.step,
+            effect.rollback,
+            effect.delivery,
+        )
+    }
+
+    fn branch_text(branch: &super::Branch) -> String {
+        format!(
+            "{} {:?} {:?} token {} parent {:?} children {:?} effects {:?} unvoted {:?} tip {:?} base {:?} \
+             observed {:?} named {:?} held {:?} lease {:?}",
+            branch.id,
+            branch.name,
+            branch.state,
+            branch.token,
+            branch.parent,
+            branch.children,
+            branch.effects,
+            branch.unvoted,
+            branch.tip,
+            branch.base,
+            branch.observed,
+            branch.named,
+            branch.held,
+            branch.lease_until_ms,
+        )
+    }
+}
+
+impl State {
+    /// Whether a read would be admitted now: its key is not dirty, and the rule lets it in.
+    pub fn readable(
+        &self,
+        branch: BranchId,
+        read: &crate::model::Read,
+        rule: crate::model::ReadRule,
+    ) -> bool {
+        use crate::model::ReadRule;
+        if read.version.is_none() && !self.dirty_writers(&read.key).is_empty() {
+            return false;
+        }
+        let writers = match read.version {
+            Some(version) => vec![EffectId(version)],
+            None => self.live_writers(&read.key),
+        };
+        let lineage = self.lineage(branch);
+        writers.iter().all(|writer| {
+            self.live_effect(*writer).is_none_or(|effect| {
+                lineage.contains(&effect.branch)
+                    || match rule {
+                        ReadRule::Speculative => true,
+                        ReadRule::Sealed => effect.is_sealed(),
+                        ReadRule::Committed => false,
+                    }
+            })
+        })
+    }
+}
+
+impl State {
+    /// Whether an agent may run the inverse of an effect: its own, one that names it, or anyone's.
+    pub fn may_undo(&self, agent: &str, effect: &Effect) -> bool {
+        let owner = self.branches.get(&effect.branch).map(|branch| branch.agent.as_str());
+        let named = effect.inverse.as_ref().and_then(|inverse| inverse.agent.as_deref());
+        agent == "*" || named == Some("*") || named.or(owner) == Some(agent)
+    }
+
+    /// Steps that a worker may ask for, whatever they wait for.
+    fn open_steps<'a>(
+        &'a self,
+        spec: &'a crate::model::ClaimSpec,
+    ) -> impl Iterator<Item = (&'a Effect, &'a super::Step)> {
+        let rollbacks = self.rollbacks.values().filter(move |rollback| {
+            rollback.finished.is_none() && spec.rollback.is_none_or(|only| only == rollback.id)
+        });
+        rollbacks
+            .flat_map(|rollback| rollback.members.iter())
+            .filter_map(|id| self.effects.get(*id))
+            .filter(move |effect| {
+                !spec.except.contains(&effect.id) && self.may_undo(&spec.agent, effect)
+            })
+            .filter_map(|effect| Some((effect, effect.step.as_deref()?)))
+            .filter(|(_, step)| !step.is_finished())
+    }
+
+    /// The next moment at which a step's backoff is over, in milliseconds.
+    pub fn next_backoff_ms(&self, spec: &crate::model::ClaimSpec) -> Option<u64> {
+        self.open_steps(spec)
+            .filter(|(effect, _)| {
+                let rollback = effect.rollback.and_then(|id| self.rollbacks.get(&id));
+                rollback.is_some_and(|rollback| rollback.approved)
+            })
+            .filter_map(|(_, step)| match step.status {
+                super::StepStatus::Pending { again_ms } => again_ms,
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Whether anything is left that a worker may come to run.
+    pub fn has_open_steps(&self, spec: &crate::model::ClaimSpec) -> bool {
+        self.open_steps(spec).any(|(_, step)| !step.is_failed())
+    }
+}

@@ -1,0 +1,7 @@
+"""`python -m effectstore.cli`: the same as the `effectstore` command."""
+
+import sys
+
+from effectstore.cli import main
+
+sys.exit(main())

@@ -1,0 +1,163 @@
+//! Encoding and decoding of one record.
+
+use minicbor::data::Type;
+use minicbor::decode::Decoder;
+use minicbor::encode::Encoder;
+use minicbor::{Decode, Encode};
+
+use super::{INLINE_PAYLOAD_BYTES, payload_refs};
+use crate::model::{Command, Event, PayloadRef};
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[cbor(map)]
+pub struct Header {
+    /// When it was written, in milliseconds of the store's clock. Nothing is ordered by it.
+    #[n(0)]
+    pub time_ms: u64,
+    /// The command's id, on its first record.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub command_id: Option<[u8; 16]>,
+    /// How many records of the same command follow.
+    #[n(2)]
+    pub more: Option<u64>,
+    /// The command, on its first record, unless its events say it all (a registration).
+    #[n(3)]
+    pub command: Option<Command>,
+    /// What happened.
+    #[n(4)]
+    pub event: Event,
+}
+
+/// A payload as a record holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PayloadItem {
+    /// The bytes.
+    Inline(Vec<u8>),
+    /// In the blob table.
+    Blob,
+    /// Not here: redacted, or held by the record that first named it.
+    Absent,
+}
+
+/// A decoded record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// What it says.
+    pub header: Header,
+    /// The header's bytes, which the chain covers.
+    pub header_bytes: Vec<u8>,
+    /// Its payloads, in the order of their references.
+    pub payloads: Vec<(PayloadRef, PayloadItem)>,
+    /// Its chain hash.
+    pub hash: [u8; 32],
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodeError(pub String);
+
+impl std::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<minicbor::decode::Error> for DecodeError {
+    fn from(error: minicbor::decode::Error) -> Self {
+        DecodeError(error.to_string())
+    }
+}
+
+/// The chain hash of a record.
+pub fn chain(previous: &[u8; 32], seq: u64, header: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(previous);
+    hasher.update(&seq.to_be_bytes());
+    hasher.update(header);
+    *hasher.finalize().as_bytes()
+}
+
+/// Encodes a record into `into`, which is cleared first, and returns its chain hash. `payload` finds
+/// the bytes of a reference; what it does not know is marked as not here.
+///
+/// # Errors
+/// Only where a member set is too large to be written.
+pub fn encode<'p>(
+    into: &mut Vec<u8>,
+    previous: &[u8; 32],
+    seq: u64,
+    header: &Header,
+    payload: &dyn Fn(&PayloadRef) -> Option<&'p [u8]>,
+) -> Result<[u8; 32], DecodeError> {
+    into.clear();
+    let failed = |error: String| DecodeError(error);
+    minicbor::encode(header, &mut *into).map_err(|error| failed(error.to_string()))?;
+    let hash = chain(previous, seq, into);
+    let refs = payload_refs(into)?;
+    let mut encoder = Encoder::new(&mut *into);
+    for reference in refs {
+        let written = match payload(&reference) {
+            Some(bytes) if bytes.len() <= INLINE_PAYLOAD_BYTES => encoder.bytes(bytes).map(|_| ()),
+            Some(_) => encoder.bool(true).map(|_| ()),
+            None => encoder.null().map(|_| ()),
+        };
+        written.map_err(|error| failed(error.to_string()))?;
+    }
+    encoder.bytes(&hash).map_err(|error| failed(error.to_string()))?;
+    Ok(hash)
+}
+
+impl Record {
+    /// Decodes a record. Allocates for what is there, never for a length that is claimed.
+    ///
+    /// # Errors
+    /// Where the bytes are no record, or an inline payload does not match its hash.
+    pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
+        let mut decoder = Decoder::new(bytes);
+        let header: Header = decoder.decode()?;
+        let end = decoder.position();
+        let header_bytes = bytes[..end].to_vec();
+        let mut payloads = Vec::new();
+        for reference in payload_refs(&header_bytes)? {
+            let item = match decoder.datatype()? {
+                Type::Bytes => {
+                    let found = decoder.bytes()?;
+                    if PayloadRef::of(found) != reference {
+                        return Err(DecodeError("a payload does not match its hash".into()));
+                    }
+                    PayloadItem::Inline(found.to_vec())
+                }
+                Type::Bool => {
+                    decoder.bool()?;
+                    PayloadItem::Blob
+                }
+                Type::Null => {
+                    decoder.null()?;
+                    PayloadItem::Absent
+                }
+                other => return Err(DecodeError(format!("{other} in the place of a payload"))),
+            };
+            payloads.push((reference, item));
+        }
+        let hash =
+            decoder.bytes()?.try_into().map_err(|_| DecodeError("a hash has 32 bytes".into()))?;
+        if decoder.position() != bytes.len() {
+            return Err(DecodeError("bytes after the chain hash".into()));
+        }
+        Ok(Record { header, header_bytes, payloads, hash })
+    }
+
+    /// Decodes only what happened, which is all that folding needs.
+    ///
+    /// # Errors
+    /// Where the bytes do not begin with a header.
+    pub fn decode_header(bytes: &[u8]) -> Result<Header, DecodeError> {
+        Ok(Decoder::new(bytes).decode()?)
+    }
+
+    /// The chain hash of an encoded record, which is its last 32 bytes.
+    pub fn stored_hash(bytes: &[u8]) -> Option<[u8; 32]> {
+        bytes.last_chunk::<32>().copied()
+    }
+}

@@ -1,0 +1,117 @@
+//! Opening: the state from the records that memory needs, and from a replay of all.
+
+use std::ops::ControlFlow;
+
+use super::index::LIVENESS_ROW;
+use super::{Index, Tail, corrupted, liveness};
+use crate::codec::Record;
+use crate::state::State;
+use crate::storage::{ReadView, StorageError, Table, WriteBatch};
+
+/// What a store holds in memory once it is open.
+pub struct Loaded {
+    /// The live state.
+    pub state: State,
+    /// The end of the log.
+    pub tail: Tail,
+    /// What the tables do not say yet.
+    pub index: Index,
+}
+
+/// Folds the records that the liveness table names and all that are newer than it: the cost is what
+/// is live, however long the history is (I19).
+///
+/// # Errors
+/// [`StorageError::Corrupted`] names the first place that does not fit.
+pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
+    let mut state = State::default();
+    let mut index = Index::default();
+    let mark = view.get(Table::Meta, LIVENESS_ROW)?;
+    if let Some(row) = mark {
+        let mark = liveness::parse_mark(&row)?;
+        let (needed, rows) = liveness::needed(view)?;
+        index.settles = mark.settles;
+        index.folded_at = mark.head;
+        index.needed_rows = rows;
+        for seq in needed {
+            let Some(bytes) = view.record(seq)? else {
+                return Err(corrupted(format!("record {seq}")));
+            };
+            fold(&mut state, seq, &bytes)?;
+        }
+        state.tidy();
+        state.forget_absent();
+    }
+    let mut failed = None;
+    let from = index.folded_at + 1;
+    view.scan(from, &mut |seq, bytes| {
+        let folded = fold(&mut state, seq, bytes)
+            .and_then(|header| index.recall(view, seq, &header.event, &state));
+        match folded {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let tail = tail(view)?;
+    state.head = tail.head;
+    state.settle_in();
+    Ok(Loaded { state, tail, index })
+}
+
+/// The end of the log.
+fn tail(view: &dyn ReadView) -> Result<Tail, StorageError> {
+    let head = view.head()?;
+    if head == 0 {
+        return Ok(Tail::default());
+    }
+    let hash = view.record(head)?.and_then(|bytes| Record::stored_hash(&bytes));
+    let Some(hash) = hash else { return Err(corrupted(format!("record {head}"))) };
+    Ok(Tail { head, hash })
+}
+
+fn fold(state: &mut State, seq: u64, bytes: &[u8]) -> Result<crate::codec::Header, StorageError> {
+    let header = Record::decode_header(bytes)
+        .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    state.tidy();
+    state.apply(seq, header.time_ms, &header.event);
+    Ok(header)
+}
+
+/// Folds the whole log and builds every table anew in `into`, an empty storage's batch.
+///
+/// # Errors
+/// [`StorageError::Corrupted`] names the first place that does not fit.
+pub fn replay(view: &dyn ReadView, into: &mut dyn WriteBatch) -> Result<Loaded, StorageError> {
+    let mut state = State::default();
+    let mut index = Index::default();
+    let mut failed = None;
+    let mut left = 0_u64;
+    view.scan(1, &mut |seq, bytes| {
+        let step = fold(&mut state, seq, bytes).and_then(|header| {
+            into.append(seq, bytes)?;
+            super::payload::copy_blobs(view, into, seq, bytes)?;
+            index.note(into, seq, &header.event, &state)?;
+            left = if left == 0 { header.more.unwrap_or(0) } else { left - 1 };
+            if left == 0 { index.fold_when_due(into, &mut state, seq) } else { Ok(()) }
+        });
+        match step {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let tail = tail(view)?;
+    state.settle_in();
+    Ok(Loaded { state, tail, index })
+}

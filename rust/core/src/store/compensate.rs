@@ -1,0 +1,265 @@
+//! Compensate: one worker runs every step that is due and that it may run.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::{EffectStore, Payloads};
+use crate::error::Error;
+use crate::model::{
+    ApprovalId, ClaimSpec, EffectId, OnFailure, Placed, Refusal, Report, Retry, RollbackId,
+    RollbackState, StepEnd, StepHold, StepInfo,
+};
+
+thread_local! {
+    /// Steps whose handlers run on this thread, with their stores: such code makes no new work (I16).
+    static HANDLING: RefCell<Vec<([u8; 16], RollbackId)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Refuses registrations by the code of a handler.
+pub(super) fn outside_of_handlers(store: &EffectStore, calls: &[Placed]) -> Result<(), Error> {
+    let here = store.store_id()?;
+    let inside = HANDLING.with_borrow(|handling| {
+        handling.iter().rev().find(|(store, _)| *store == here).map(|(_, rollback)| *rollback)
+    });
+    let Some(rollback) = inside else { return Ok(()) };
+    let branch = match calls.first() {
+        Some(placed) => store.branch(placed.branch)?.name,
+        None => String::new(),
+    };
+    Err(Refusal::CompensationScope { branch, rollback }.into())
+}
+
+/// How to compensate.
+#[derive(Clone, Debug)]
+pub struct CompensateOptions {
+    /// Only this rollback.
+    pub rollback: Option<RollbackId>,
+    /// Whose steps; every agent's where there is none.
+    pub agent: Option<String>,
+    /// A step that no handler can run is reported as failed (`no_handler`); if not, it stays.
+    pub missing_fails: bool,
+    /// Overrides the retry of inverse and policy.
+    pub retry: Option<Retry>,
+    /// Overrides the policy's failure rule.
+    pub on_failure: Option<OnFailure>,
+    /// How long a handler may hold its step, in milliseconds.
+    pub lease_ms: u64,
+    /// How long to wait for others, in milliseconds; own backoffs are slept through in any case.
+    pub wait_ms: u64,
+}
+
+impl Default for CompensateOptions {
+    fn default() -> Self {
+        CompensateOptions {
+            rollback: None,
+            agent: None,
+            missing_fails: true,
+            retry: None,
+            on_failure: None,
+            lease_ms: 60_000,
+            wait_ms: 0,
+        }
+    }
+}
+
+/// What a handler made of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handled {
+    /// It ran; with its result, encoded.
+    Completed(Option<Vec<u8>>),
+    /// Any other end.
+    End(StepEnd),
+    /// There is no handler for it here.
+    Missing,
+    /// The worker is interrupted: the attempt is recorded as such, and compensate returns.
+    Stop,
+}
+
+/// What a pass of compensate found when it ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompensationReport {
+    /// Rollbacks that it touched.
+    pub rollbacks: Vec<RollbackId>,
+    /// Over the whole of these, whichever agent ran their steps.
+    pub report: Report,
+    /// Approvals that are waited for.
+    pub approvals: Vec<ApprovalId>,
+}
+
+impl EffectStore {
+    /// Runs every step that is due, one after the other, until nothing is left that this worker may
+    /// run; sleeps through backoffs, and waits for other agents and approvals as long as it may.
+    /// `handler` runs outside of any transaction.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] for what is no rollback; whatever makes the store unusable.
+    pub fn compensate(
+        &self,
+        options: &CompensateOptions,
+        handler: &mut dyn FnMut(&StepInfo) -> Handled,
+    ) -> Result<CompensationReport, Error> {
+        let mut touched: BTreeSet<RollbackId> = BTreeSet::new();
+        match options.rollback {
+            Some(rollback) => {
+                self.rollback(rollback)?;
+                touched.insert(rollback);
+            }
+            None => touched.extend(self.unfinished()?),
+        }
+        let deadline = Instant::now() + Duration::from_millis(options.wait_ms);
+        let mut passed: BTreeSet<EffectId> = BTreeSet::new();
+        let mut step = self.claim(self.spec(options, &passed), 0)?;
+        loop {
+            let Some(current) = step.take() else {
+                touched.extend(self.new_ones(options)?);
+                if !self.wait_for_work(options, &passed, deadline)? {
+                    break;
+                }
+                step = self.claim(self.spec(options, &passed), 0)?;
+                continue;
+            };
+            touched.insert(current.rollback);
+            let handled = self.handle(&current, handler);
+            if handled == Handled::Stop {
+                self.end(&current, StepEnd::Interrupted, Payloads::default(), None)?;
+                break;
+            }
+            let mut payloads = Payloads::default();
+            let end = match handled {
+                Handled::Completed(result) => {
+                    StepEnd::Completed(result.map(|result| payloads.put(result)))
+                }
+                Handled::End(end) => end,
+                Handled::Missing | Handled::Stop => {
+                    passed.insert(current.effect);
+                    if options.missing_fails { StepEnd::NoHandler } else { StepEnd::Interrupted }
+                }
+            };
+            step = self.end(&current, end, payloads, Some(self.spec(options, &passed)))?;
+        }
+        self.summary(touched)
+    }
+
+    fn handle(&self, step: &StepInfo, handler: &mut dyn FnMut(&StepInfo) -> Handled) -> Handled {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                HANDLING.with_borrow_mut(|handling| {
+                    handling.pop();
+                });
+            }
+        }
+        let Ok(store) = self.store_id() else { return Handled::Stop };
+        HANDLING.with_borrow_mut(|handling| handling.push((store, step.rollback)));
+        let _leave = Leave;
+        handler(step)
+    }
+
+    /// Ends an attempt. A lease that was lost meanwhile is no error here: whoever holds the step now
+    /// goes on with it.
+    fn end(
+        &self,
+        step: &StepInfo,
+        end: StepEnd,
+        payloads: Payloads,
+        next: Option<ClaimSpec>,
+    ) -> Result<Option<StepInfo>, Error> {
+        let hold = StepHold { effect: step.effect, token: step.token };
+        match self.end_step(hold, end, payloads, next.clone()) {
+            Err(Error::Refused { refusal: Refusal::LeaseLost { .. }, .. }) => match next {
+                Some(next) => self.claim(next, 0),
+                None => Ok(None),
+            },
+            other => other,
+        }
+    }
+
+    fn spec(&self, options: &CompensateOptions, passed: &BTreeSet<EffectId>) -> ClaimSpec {
+        ClaimSpec {
+            agent: options.agent.clone().unwrap_or_else(|| "*".to_owned()),
+            tools: None,
+            lease_ms: options.lease_ms,
+            rollback: options.rollback,
+            retry: options.retry.clone(),
+            on_failure: options.on_failure,
+            except: passed.iter().copied().collect(),
+        }
+    }
+
+    fn unfinished(&self) -> Result<Vec<RollbackId>, Error> {
+        let core = self.engine().lock()?;
+        Ok(core
+            .state
+            .rollbacks
+            .values()
+            .filter(|rollback| rollback.finished.is_none())
+            .map(|rollback| rollback.id)
+            .collect())
+    }
+
+    fn new_ones(&self, options: &CompensateOptions) -> Result<Vec<RollbackId>, Error> {
+        if options.rollback.is_some() { Ok(Vec::new()) } else { self.unfinished() }
+    }
+
+    /// Sleeps until a step may be due again; whether it is worth asking.
+    fn wait_for_work(
+        &self,
+        options: &CompensateOptions,
+        passed: &BTreeSet<EffectId>,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let now_ms = self.now_ms();
+        let (backoff, more) = {
+            let core = self.engine().lock()?;
+            let spec = self.spec(options, passed);
+            (core.state.next_backoff_ms(&spec), core.state.has_open_steps(&spec))
+        };
+        if let Some(again_ms) = backoff {
+            let sleep = again_ms.saturating_sub(now_ms).min(50);
+            self.sleep_at_most(Duration::from_millis(sleep.max(1)));
+            return Ok(true);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !more {
+            return Ok(false);
+        }
+        self.sleep_at_most(left.min(Duration::from_millis(50)));
+        Ok(true)
+    }
+
+    /// The report over all that was touched, each member once.
+    fn summary(&self, touched: BTreeSet<RollbackId>) -> Result<CompensationReport, Error> {
+        let mut summary = CompensationReport {
+            report: Report { downstream_confirmed: true, ..Report::default() },
+            ..CompensationReport::default()
+        };
+        let mut failed = BTreeMap::new();
+        for id in touched {
+            let rollback = self.rollback(id)?;
+            let report = rollback.report;
+            summary.report.completed.extend(report.completed);
+            summary.report.unsettled.extend(report.unsettled);
+            failed.extend(report.failed.into_iter().map(|failure| (failure.effect, failure)));
+            summary.report.blocked.extend(report.blocked);
+            summary.report.pending.extend(report.pending);
+            summary.report.discarded.extend(report.discarded);
+            summary.report.downstream_confirmed &= report.downstream_confirmed;
+            if rollback.state == RollbackState::AwaitingApproval {
+                summary.approvals.extend(rollback.approvals.last());
+            }
+            summary.rollbacks.push(id);
+        }
+        summary.report.failed = failed.into_values().collect();
+        for list in [
+            &mut summary.report.completed,
+            &mut summary.report.unsettled,
+            &mut summary.report.pending,
+            &mut summary.report.discarded,
+        ] {
+            list.sort_unstable();
+        }
+        summary.report.blocked.sort_unstable_by_key(|blocked| blocked.effect);
+        Ok(summary)
+    }
+}

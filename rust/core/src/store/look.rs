@@ -1,0 +1,604 @@
+//! Looking: answers that change nothing, from memory for what is live and from the log for the rest.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use super::EffectStore;
+use super::story::Story;
+use crate::codec::Record;
+use crate::decide::{History as _, blockers_of, decision, plan_of, report_of, rollback_state};
+use crate::error::Error;
+use crate::log::{Past, corrupted};
+use crate::model::{
+    AlertId, AlertInfo, ApprovalId, ApprovalInfo, ApprovalState, BranchId, BranchInfo, BranchState,
+    Decision, EffectId, EffectInfo, EffectState, Event, FenceId, FenceInfo, FenceStatus, Outcome,
+    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target, Token,
+};
+use crate::storage::{ReadView, StorageError, Table};
+
+/// Which effects to list.
+#[derive(Clone, Debug, Default)]
+pub struct EffectFilter {
+    /// Only of this branch; what a child merged counts for its parent.
+    pub branch: Option<BranchId>,
+    /// Only in this state.
+    pub state: Option<EffectState>,
+    /// Only of this outcome.
+    pub outcome: Option<Outcome>,
+    /// Only of this agent.
+    pub agent: Option<String>,
+    /// Only of this tool.
+    pub tool: Option<String>,
+}
+
+impl EffectFilter {
+    fn admits(&self, effect: &EffectInfo) -> bool {
+        self.branch.is_none_or(|branch| effect.branch == branch)
+            && self.state.is_none_or(|state| effect.state == state)
+            && self.outcome.is_none_or(|outcome| effect.outcome == outcome)
+            && self.agent.as_ref().is_none_or(|agent| effect.agent == *agent)
+            && self.tool.as_ref().is_none_or(|tool| effect.tool == *tool)
+    }
+}
+
+/// One record, as `log` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its number.
+    pub seq: u64,
+    /// When it was written, in milliseconds of the store's clock.
+    pub time_ms: u64,
+    /// Its kind.
+    pub kind: String,
+    /// The effect, branch, fence, rollback, approval or alert that it is about.
+    pub reference: u64,
+    /// Its header, CBOR.
+    pub body: Vec<u8>,
+    /// Its chain hash.
+    pub hash: [u8; 32],
+}
+
+fn not_found(reference: impl std::fmt::Display) -> Error {
+    Refusal::NotFound { reference: reference.to_string() }.into()
+}
+
+impl EffectStore {
+    /// The branch of this name.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn branch_named(&self, name: &str) -> Result<BranchInfo, Error> {
+        let core = self.engine().lock()?;
+        if let Some(info) = core.state.names.get(name).and_then(|id| core.state.branch_info(*id)) {
+            return Ok(info);
+        }
+        let view = self.engine().view()?;
+        let past = Past::new(view.as_ref(), &core.index);
+        let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
+        drop(core);
+        self.closed_branch(id.ok_or_else(|| not_found(format!("branch {name:?}")))?)
+    }
+
+    /// The branch of this id.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
+        if let Some(info) = self.engine().lock()?.state.branch_info(id) {
+            return Ok(info);
+        }
+        self.closed_branch(id)
+    }
+
+    /// A branch that memory has let go: merged, or aborted by name.
+    fn closed_branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
+        let incarnation = self.incarnation()?;
+        match self.event(id.0)? {
+            Some(Event::BranchCreated { name, agent, parent, reads, .. }) => {
+                let parent = match parent {
+                    Some(parent) => Some(self.branch(parent)?.name),
+                    None => None,
+                };
+                Ok(BranchInfo {
+                    id,
+                    name,
+                    agent,
+                    parent,
+                    token: Token { incarnation, number: id.0 },
+                    state: BranchState::Closed,
+                    tip: Vec::new(),
+                    reads,
+                })
+            }
+            _ => Err(not_found(format!("branch {id}"))),
+        }
+    }
+
+    /// Branches in order of id, after `since`.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn branches(&self, since: u64, limit: usize) -> Result<Vec<BranchInfo>, Error> {
+        let mut ids = Vec::new();
+        let mut from = [1_u8; 9];
+        from[1..].copy_from_slice(&since.saturating_add(1).to_be_bytes());
+        self.engine().view()?.rows(Table::Branches, &from, &mut |key, _| {
+            if let Some(id) = key.get(1..9).and_then(|id| <[u8; 8]>::try_from(id).ok()) {
+                ids.push(BranchId(u64::from_be_bytes(id)));
+            }
+            if ids.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        ids.into_iter().map(|id| self.branch(id)).collect()
+    }
+
+    pub(super) fn event(&self, seq: u64) -> Result<Option<Event>, Error> {
+        let view = self.engine().view()?;
+        let Some(bytes) = view.record(seq)? else { return Ok(None) };
+        let header = Record::decode_header(&bytes)
+            .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+        Ok(Some(header.event))
+    }
+
+    /// What the fence of a target would decide; changes nothing.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn decide(&self, target: Target) -> Result<Decision, Error> {
+        self.tick_if_due()?;
+        let core = self.engine().lock()?;
+        match target {
+            Target::Branch(id) if !core.state.branches.contains_key(&id) => {
+                drop(core);
+                self.closed_branch(id)?;
+                let core = self.engine().lock()?;
+                Ok(decision(&core.state, target))
+            }
+            Target::Effect(id) if !core.state.effects.contains(id) => {
+                let view = self.engine().view()?;
+                let past = Past::new(view.as_ref(), &core.index);
+                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
+                let mut decided = decision(&core.state, target);
+                match fate {
+                    None => return Err(not_found(format!("effect {id}"))),
+                    Some(crate::decide::Fate::Committed) => {}
+                    Some(fate) => {
+                        decided.kind = crate::model::DecisionKind::Abort;
+                        decided.cause = (fate == crate::decide::Fate::Doomed).then_some(id);
+                    }
+                }
+                Ok(decided)
+            }
+            _ => Ok(decision(&core.state, target)),
+        }
+    }
+
+    /// An effect, live or settled.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
+        let view = self.engine().view()?;
+        let mut story =
+            Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
+        let core = self.engine().lock()?;
+        match core.state.effects.get(id) {
+            Some(effect) => story.overlay(&core.state, effect),
+            None => {
+                let past = Past::new(view.as_ref(), &core.index);
+                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
+                story.settle(view.as_ref(), fate)?;
+            }
+        }
+        drop(core);
+        self.finish(view.as_ref(), story)
+    }
+
+    fn finish(&self, view: &dyn ReadView, story: Story) -> Result<EffectInfo, Error> {
+        let branch = self.branch(story.branch)?;
+        story.into_info(view, branch.name, branch.agent)
+    }
+
+    /// Effects in order of id, after `since`.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn effects(
+        &self,
+        since: u64,
+        limit: usize,
+        filter: &EffectFilter,
+    ) -> Result<Vec<EffectInfo>, Error> {
+        let mut found = Vec::new();
+        let mut from = since.saturating_add(1);
+        while found.len() < limit {
+            let ids = self.registered_from(from, 256)?;
+            let Some(last) = ids.last() else { break };
+            from = last.0 + 1;
+            for id in ids {
+                let effect = self.effect(id)?;
+                if filter.admits(&effect) {
+                    found.push(effect);
+                    if found.len() == limit {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn registered_from(&self, from: u64, limit: usize) -> Result<Vec<EffectId>, Error> {
+        let mut ids = Vec::new();
+        self.scan(from, &mut |seq, header| {
+            if matches!(header.event, Event::Registered(_)) {
+                ids.push(EffectId(seq));
+            }
+            ids.len() < limit
+        })?;
+        Ok(ids)
+    }
+
+    pub(super) fn scan(
+        &self,
+        from: u64,
+        visit: &mut dyn FnMut(u64, &crate::codec::Header) -> bool,
+    ) -> Result<(), Error> {
+        let view = self.engine().view()?;
+        let mut failed = None;
+        view.scan(from, &mut |seq, bytes| match Record::decode_header(bytes) {
+            Ok(header) if visit(seq, &header) => ControlFlow::Continue(()),
+            Ok(_) => ControlFlow::Break(()),
+            Err(error) => {
+                failed = Some(corrupted(format!("record {seq}: {error}")));
+                ControlFlow::Break(())
+            }
+        })?;
+        failed.map_or(Ok(()), |error| Err(Error::Storage(error)))
+    }
+
+    /// A fence: an intent that waits, or what became of it.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn fence(&self, id: FenceId) -> Result<FenceInfo, Error> {
+        {
+            let core = self.engine().lock()?;
+            if let Some(intent) = core.state.intents.get(&id) {
+                let targets: Vec<EffectId> = intent.targets.iter().copied().collect();
+                let blockers = blockers_of(&core.state, &targets);
+                return Ok(FenceInfo {
+                    id: Some(id),
+                    status: FenceStatus::Waiting,
+                    committed: Vec::new(),
+                    blockers,
+                    by: intent.by.clone(),
+                });
+            }
+        }
+        let info = |status, committed, by| FenceInfo {
+            id: Some(id),
+            status,
+            committed,
+            blockers: Vec::new(),
+            by,
+        };
+        match self.event(id.0)? {
+            Some(Event::Fenced { members, by, intent: None, .. }) => {
+                Ok(info(FenceStatus::Committed, members.iter().collect(), by))
+            }
+            Some(Event::Intended { targets, by, .. }) => {
+                let mut ended = info(FenceStatus::Aborted, Vec::new(), by.clone());
+                self.scan(id.0 + 1, &mut |_, header| match &header.event {
+                    Event::Fenced { intent: Some(intent), members, .. } if *intent == id => {
+                        let members = if members.is_empty() { &targets } else { members };
+                        ended = info(FenceStatus::Committed, members.iter().collect(), by.clone());
+                        false
+                    }
+                    Event::IntentEnded { intent, .. } => *intent != id,
+                    _ => true,
+                })?;
+                Ok(ended)
+            }
+            _ => Err(not_found(format!("fence {id}"))),
+        }
+    }
+
+    /// Waits for a fence that waits.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn wait_fence(&self, id: FenceId, wait_ms: u64) -> Result<FenceInfo, Error> {
+        let done = |answer: &Result<FenceInfo, Error>| !matches!(answer, Ok(fence) if fence.status == FenceStatus::Waiting);
+        self.wait_until(wait_ms, || self.fence(id), done)
+    }
+
+    /// The fence that committed a target which was committed already when it was asked for.
+    pub(super) fn settled_fence(
+        &self,
+        target: Target,
+        fence: FenceInfo,
+    ) -> Result<FenceInfo, Error> {
+        let Target::Effect(id) = target else { return Ok(fence) };
+        match self.effect(id)?.fence {
+            Some(id) => self.fence(id),
+            None => Ok(fence),
+        }
+    }
+
+    /// Fences in order of id, after `since`, waiting ones included.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn fences(&self, since: u64, limit: usize) -> Result<Vec<FenceInfo>, Error> {
+        let mut ids = Vec::new();
+        self.scan(since.saturating_add(1), &mut |seq, header| {
+            if matches!(header.event, Event::Fenced { intent: None, .. } | Event::Intended { .. }) {
+                ids.push(FenceId(seq));
+            }
+            ids.len() < limit
+        })?;
+        ids.into_iter().map(|id| self.fence(id)).collect()
+    }
+
+    /// A rollback, finished or not.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn rollback(&self, id: RollbackId) -> Result<RollbackInfo, Error> {
+        {
+            let core = self.engine().lock()?;
+            if let Some(rollback) = core.state.rollbacks.get(&id) {
+                return Ok(RollbackInfo {
+                    id,
+                    state: rollback_state(&core.state, rollback),
+                    effects: rollback.members.clone(),
+                    initiated_by: rollback.by.clone(),
+                    trigger: rollback.trigger,
+                    reason: rollback.reason.clone(),
+                    approvals: rollback.approvals.clone(),
+                    report: report_of(&core.state, rollback),
+                });
+            }
+        }
+        let Some(Event::Doomed(doom)) = self.event(id.0)? else {
+            return Err(not_found(format!("rollback {id}")));
+        };
+        if !doom.rollback {
+            return Err(not_found(format!("rollback {id}")));
+        }
+        let mut report = crate::model::Report::default();
+        let mut approvals = Vec::new();
+        self.scan(id.0 + 1, &mut |seq, header| {
+            match &header.event {
+                Event::RollbackFinished { rollback, report: last } if *rollback == id => {
+                    report = last.clone();
+                }
+                Event::ApprovalRequested { subject, .. }
+                    if *subject == crate::model::Subject::Rollback(id) =>
+                {
+                    approvals.push(ApprovalId(seq));
+                }
+                _ => {}
+            }
+            true
+        })?;
+        Ok(RollbackInfo {
+            id,
+            state: RollbackState::InReview,
+            effects: doom.members.iter().collect(),
+            initiated_by: doom.by.clone(),
+            trigger: doom.trigger,
+            reason: doom.reason.clone(),
+            approvals,
+            report,
+        })
+    }
+
+    /// Rollbacks in order of id, after `since`.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn rollbacks(&self, since: u64, limit: usize) -> Result<Vec<RollbackInfo>, Error> {
+        let mut ids = Vec::new();
+        self.scan(since.saturating_add(1), &mut |seq, header| {
+            if matches!(&header.event, Event::Doomed(doom) if doom.rollback) {
+                ids.push(RollbackId(seq));
+            }
+            ids.len() < limit
+        })?;
+        ids.into_iter().map(|id| self.rollback(id)).collect()
+    }
+
+    /// What a rollback would do next, and the digest to which its approvals are bound.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] for what is no rollback, or finished.
+    pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
+        let mut core = self.engine().lock()?;
+        let Some(rollback) = core.state.rollbacks.get(&id).cloned() else {
+            return Err(not_found(format!("unfinished rollback {id}")));
+        };
+        Ok(plan_of(&mut core.state, &rollback))
+    }
+
+    /// An approval, answered or not.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn approval(&self, id: ApprovalId) -> Result<ApprovalInfo, Error> {
+        if let Some(approval) = self.engine().lock()?.state.approvals.get(&id) {
+            return Ok(approval.info.clone());
+        }
+        let Some(Event::ApprovalRequested { subject, digest, reason_required, by, reason }) =
+            self.event(id.0)?
+        else {
+            return Err(not_found(format!("approval {id}")));
+        };
+        let mut info = ApprovalInfo {
+            id,
+            subject,
+            digest,
+            reason_required,
+            requested_by: by,
+            reason,
+            state: ApprovalState::Pending,
+            answered_by: None,
+            answer_reason: None,
+        };
+        self.scan(id.0 + 1, &mut |_, header| match &header.event {
+            Event::ApprovalAnswered { approval, approved, by, reason } if *approval == id => {
+                info.state =
+                    if *approved { ApprovalState::Approved } else { ApprovalState::Denied };
+                info.answered_by = Some(by.clone());
+                info.answer_reason.clone_from(reason);
+                false
+            }
+            Event::ApprovalStale { approval, .. } if *approval == id => {
+                info.state = ApprovalState::Stale;
+                false
+            }
+            _ => true,
+        })?;
+        Ok(info)
+    }
+
+    /// Approvals in order of id, after `since`.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn approvals(&self, since: u64, limit: usize) -> Result<Vec<ApprovalInfo>, Error> {
+        let mut ids = Vec::new();
+        self.scan(since.saturating_add(1), &mut |seq, header| {
+            if matches!(header.event, Event::ApprovalRequested { .. }) {
+                ids.push(ApprovalId(seq));
+            }
+            ids.len() < limit
+        })?;
+        ids.into_iter().map(|id| self.approval(id)).collect()
+    }
+
+    pub(super) fn alert(&self, id: AlertId) -> Result<AlertInfo, Error> {
+        let Some(Event::Alerted { severity, text, reference }) = self.event(id.0)? else {
+            return Err(not_found(format!("alert {id}")));
+        };
+        let mut info = AlertInfo { id, severity, text, reference, acknowledged_by: None };
+        if self.engine().lock()?.state.alerts.contains_key(&id.0) {
+            return Ok(info);
+        }
+        self.scan(id.0 + 1, &mut |_, header| match &header.event {
+            Event::AlertAcknowledged { alert, by } if *alert == id => {
+                info.acknowledged_by = Some(by.clone());
+                false
+            }
+            _ => true,
+        })?;
+        Ok(info)
+    }
+
+    /// Alerts in order of id, after `since`.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn alerts(&self, since: u64, limit: usize) -> Result<Vec<AlertInfo>, Error> {
+        let mut ids = Vec::new();
+        self.scan(since.saturating_add(1), &mut |seq, header| {
+            if matches!(header.event, Event::Alerted { .. }) {
+                ids.push(AlertId(seq));
+            }
+            ids.len() < limit
+        })?;
+        ids.into_iter().map(|id| self.alert(id)).collect()
+    }
+
+    /// Committed deferred effects that are still to run, of one agent or of all.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn deliveries(&self, agent: Option<&str>) -> Result<Vec<EffectId>, Error> {
+        let core = self.engine().lock()?;
+        let of_agent = |id: &EffectId| {
+            let Some(effect) = core.state.effects.get(*id) else { return false };
+            let branch = core.state.branches.get(&effect.branch);
+            agent.is_none_or(|agent| branch.is_some_and(|branch| branch.agent == agent))
+        };
+        Ok(core.state.outbox.iter().copied().filter(of_agent).collect())
+    }
+
+    /// Records after `since`, oldest first; waits for the first one if there is none.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupted`] names a record that cannot be read.
+    pub fn log(&self, since: u64, limit: usize, wait_ms: u64) -> Result<Vec<LogEntry>, Error> {
+        let read = || -> Result<Vec<LogEntry>, Error> {
+            let view = self.engine().view()?;
+            let mut entries = Vec::new();
+            let mut failed = None;
+            view.scan(since.saturating_add(1), &mut |seq, bytes| match entry(seq, bytes) {
+                Ok(entry) => {
+                    entries.push(entry);
+                    if entries.len() < limit {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            })?;
+            failed.map_or(Ok(entries), |error| Err(Error::Storage(error)))
+        };
+        self.wait_until(wait_ms, read, |answer| !matches!(answer, Ok(list) if list.is_empty()))
+    }
+
+    /// The records of one effect's, branch's, rollback's, fence's or approval's story, in order.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`].
+    pub fn explain(&self, reference: u64) -> Result<Vec<LogEntry>, Error> {
+        if self.event(reference)?.is_none() {
+            return Err(not_found(format!("record {reference}")));
+        }
+        let view = self.engine().view()?;
+        let mut entries = Vec::new();
+        let mut failed = None;
+        view.scan(reference, &mut |seq, bytes| {
+            let told = Record::decode_header(bytes)
+                .map_err(|error| corrupted(format!("record {seq}: {error}")))
+                .and_then(|header| {
+                    if seq == reference || super::story::concerns(&header.event, reference) {
+                        entries.push(entry(seq, bytes)?);
+                    }
+                    Ok(())
+                });
+            match told {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failed.map_or(Ok(entries), |error| Err(Error::Storage(error)))
+    }
+
+    /// Sleeps until something changes in this process, at most so long.
+    pub(super) fn sleep_at_most(&self, at_most: Duration) {
+        let seen = self.engine().changes();
+        self.engine().wait_for_change(seen, at_most);
+    }
+}
+
+fn entry(seq: u64, bytes: &[u8]) -> Result<LogEntry, StorageError> {
+    let record =
+        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    Ok(LogEntry {
+        seq,
+        time_ms: record.header.time_ms,
+        kind: record.header.event.kind().to_owned(),
+        reference: super::story::reference(seq, &record.header.event),
+        body: record.header_bytes,
+        hash: record.hash,
+    })
+}

@@ -1,0 +1,288 @@
+//! One effect's story, gathered from the log: what it was registered as and what became of it.
+
+use std::ops::ControlFlow;
+
+use crate::codec::Record;
+use crate::decide::Fate;
+use crate::error::Error;
+use crate::log::{corrupted, read_payload};
+use crate::model::{
+    Call, EffectId, EffectInfo, EffectState, Event, FenceId, Inverse, Outcome, PayloadRef,
+    Registered, RollbackId, Token,
+};
+use crate::state::{Effect, State};
+use crate::storage::ReadView;
+
+/// What is known of an effect.
+pub(super) struct Story {
+    id: EffectId,
+    registered: Registered,
+    pub(super) branch: crate::model::BranchId,
+    token: Token,
+    class: crate::model::Class,
+    state: EffectState,
+    outcome: Outcome,
+    result: Option<(u64, PayloadRef)>,
+    inverse: Option<Inverse>,
+    inverse_record: u64,
+    more: Vec<EffectId>,
+    sealed: bool,
+    compensated: bool,
+    fence: Option<FenceId>,
+    rollback: Option<RollbackId>,
+}
+
+impl Story {
+    /// Begins with the registration; `None` if the record is none.
+    pub(super) fn of(view: &dyn ReadView, id: EffectId) -> Result<Option<Story>, Error> {
+        let Some(bytes) = view.record(id.0)? else { return Ok(None) };
+        let header = Record::decode_header(&bytes)
+            .map_err(|error| corrupted(format!("record {id}: {error}")))?;
+        let Event::Registered(registered) = header.event else { return Ok(None) };
+        Ok(Some(Story {
+            id,
+            branch: registered.branch,
+            token: Token { incarnation: registered.token.incarnation, number: id.0 },
+            class: registered.class,
+            state: EffectState::Live,
+            outcome: Outcome::Unknown,
+            result: None,
+            inverse: registered.call.inverse.clone(),
+            inverse_record: id.0,
+            more: Vec::new(),
+            sealed: false,
+            compensated: false,
+            fence: None,
+            rollback: None,
+            registered: *registered,
+        }))
+    }
+
+    /// What memory says of an effect that it holds.
+    pub(super) fn overlay(&mut self, state: &State, effect: &Effect) {
+        self.branch = effect.branch;
+        self.token = effect.token;
+        self.class = effect.class;
+        self.state = effect.state;
+        self.outcome = effect.outcome;
+        self.sealed = effect.state == EffectState::Committed || effect.is_sealed();
+        self.fence = effect.fence;
+        self.rollback = effect.rollback.filter(|id| state.rollbacks.contains_key(id));
+        self.compensated = effect.step.as_ref().is_some_and(|step| step.is_completed());
+        self.inverse = effect.inverse.as_deref().cloned();
+        self.inverse_record = effect.inverse_record;
+        self.result = effect.result;
+        self.more = state.graph.dependencies(effect.id.0).into_iter().map(EffectId).collect();
+    }
+
+    /// Reads on from the registration until everything is told; the distance is that to its end.
+    pub(super) fn settle(&mut self, view: &dyn ReadView, fate: Option<Fate>) -> Result<(), Error> {
+        let expected = match fate {
+            Some(Fate::Committed) | None => EffectState::Committed,
+            Some(Fate::Doomed) => EffectState::Doomed,
+            Some(Fate::Void) => EffectState::Void,
+        };
+        let mut failed = None;
+        view.scan(self.id.0 + 1, &mut |seq, bytes| match Record::decode_header(bytes) {
+            Ok(header) => {
+                self.tell(seq, &header.event);
+                if self.told(expected) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }
+            Err(error) => {
+                failed = Some(corrupted(format!("record {seq}: {error}")));
+                ControlFlow::Break(())
+            }
+        })?;
+        self.state = expected;
+        failed.map_or(Ok(()), |error| Err(Error::Storage(error)))
+    }
+
+    /// Nothing more can come that an answer shows. The undo of a doomed effect may have more to it.
+    fn told(&self, expected: EffectState) -> bool {
+        match expected {
+            EffectState::Committed => {
+                self.state == EffectState::Committed && self.outcome != Outcome::Unknown
+            }
+            EffectState::Void => self.outcome == Outcome::NotRun,
+            _ => false,
+        }
+    }
+
+    fn tell(&mut self, seq: u64, event: &Event) {
+        match event {
+            Event::Done { effect, result, inverse, rests_on } if *effect == self.id => {
+                self.outcome = Outcome::Done;
+                self.result = Some((seq, *result));
+                self.more.extend(rests_on);
+                if let Some(inverse) = inverse {
+                    self.inverse = Some(inverse.clone());
+                    self.inverse_record = seq;
+                }
+            }
+            Event::ObservedLate { effect, rests_on, .. } if *effect == self.id => {
+                self.more.extend(rests_on);
+            }
+            Event::NotRun { effect, .. } if *effect == self.id => self.outcome = Outcome::NotRun,
+            Event::Evidence { effect, outcome: Outcome::Done, result, inverse, .. }
+                if *effect == self.id =>
+            {
+                self.outcome = Outcome::Done;
+                self.result = result.map(|result| (seq, result)).or(self.result);
+                self.compensated = false;
+                if let Some(inverse) = inverse {
+                    self.inverse = Some(inverse.clone());
+                    self.inverse_record = seq;
+                }
+            }
+            Event::Exposed { effect, .. } if *effect == self.id => {
+                self.class = self.class.max(crate::model::Class::Partial);
+            }
+            Event::BranchMerged { branch } if *branch == self.branch => {}
+            Event::Fenced { intent, members, .. } if members.contains(self.id) => {
+                self.state = EffectState::Committed;
+                self.sealed = true;
+                self.fence = Some(intent.unwrap_or(FenceId(seq)));
+            }
+            Event::Doomed(doom) if doom.members.contains(self.id) => {
+                self.state = EffectState::Doomed;
+                self.rollback = doom.rollback.then_some(RollbackId(seq));
+            }
+            Event::StepCompleted { effect, .. } | Event::StepResolved { effect, .. }
+                if *effect == self.id =>
+            {
+                self.compensated = true;
+            }
+            Event::StepDue { effect, .. } if *effect == self.id => self.compensated = false,
+            _ => {}
+        }
+    }
+
+    /// The answer, with its payloads.
+    pub(super) fn into_info(
+        self,
+        view: &dyn ReadView,
+        branch_name: String,
+        agent: String,
+    ) -> Result<EffectInfo, Error> {
+        let call = self.registered.call;
+        let args = read_payload(view, self.id.0, &call.args)?.unwrap_or_default();
+        let result = match self.result {
+            Some((record, reference)) => read_payload(view, record, &reference)?,
+            None => None,
+        };
+        let inverse = match self.inverse {
+            Some(inverse) => {
+                let mut all = Vec::new();
+                for Call { args, .. } in &inverse.calls {
+                    all.push(match args {
+                        Some(args) => read_payload(view, self.inverse_record, args)?,
+                        None => None,
+                    });
+                }
+                Some((inverse, all))
+            }
+            None => None,
+        };
+        let mut after = self.registered.rests_on;
+        after.extend(self.more);
+        after.sort_unstable();
+        after.dedup();
+        Ok(EffectInfo {
+            id: self.id,
+            branch: self.branch,
+            branch_name,
+            agent,
+            token: self.token,
+            tool: call.tool,
+            args,
+            reads: call.reads,
+            writes: call.writes,
+            after,
+            inverse,
+            class: self.class,
+            mode: self.registered.mode,
+            idempotency_key: call.idempotency_key,
+            cost: call.cost,
+            state: self.state,
+            outcome: self.outcome,
+            result,
+            sealed: self.sealed,
+            compensated: self.compensated,
+            fence: self.fence,
+            rollback: self.rollback,
+        })
+    }
+}
+
+/// What a record is about.
+pub(super) fn reference(seq: u64, event: &Event) -> u64 {
+    match event {
+        Event::BranchTaken { branch, .. }
+        | Event::BranchResumed { branch }
+        | Event::BranchMerged { branch }
+        | Event::BranchLeased { branch, .. }
+        | Event::BranchStopped { branch, .. }
+        | Event::LeaseExpired { branch }
+        | Event::Observed { branch, .. }
+        | Event::ObservationRefused { branch, .. }
+        | Event::Voted { branch: Some(branch), .. } => branch.0,
+        Event::ObservedLate { effect, .. }
+        | Event::Done { effect, .. }
+        | Event::NotRun { effect, .. }
+        | Event::Exposed { effect, .. }
+        | Event::Closed { effect, .. }
+        | Event::Evidence { effect, .. }
+        | Event::StepClaimed { effect, .. }
+        | Event::StepCompleted { effect, .. }
+        | Event::StepFailed { effect, .. }
+        | Event::StepRenewed { effect, .. }
+        | Event::StepReleased { effect, .. }
+        | Event::StepDiscarded { effect }
+        | Event::StepRetried { effect, .. }
+        | Event::StepResolved { effect, .. }
+        | Event::StepDue { effect, .. }
+        | Event::Delivered { effect, .. }
+        | Event::DeliveryHeld { effect, .. }
+        | Event::WindowPassed { effect } => effect.0,
+        Event::Fenced { intent, .. } => intent.map_or(seq, |intent| intent.0),
+        Event::IntentEnded { intent, .. } => intent.0,
+        Event::RollbackFinished { rollback, .. } => rollback.0,
+        Event::ApprovalAnswered { approval, .. } | Event::ApprovalStale { approval, .. } => {
+            approval.0
+        }
+        Event::Alerted { reference, .. } | Event::Refused { reference, .. } => *reference,
+        Event::AlertAcknowledged { alert, .. } => alert.0,
+        _ => seq,
+    }
+}
+
+/// Whether a record belongs to the story of an effect, branch, rollback, fence or approval.
+pub(super) fn concerns(event: &Event, about: u64) -> bool {
+    let effect = EffectId(about);
+    if reference(0, event) == about {
+        return true;
+    }
+    match event {
+        Event::Registered(registered) => {
+            registered.branch.0 == about || registered.rests_on.contains(&effect)
+        }
+        Event::Voted { members, .. }
+        | Event::Fenced { members, .. }
+        | Event::Intended { targets: members, .. } => members.contains(effect),
+        Event::Doomed(doom) => {
+            doom.members.contains(effect)
+                || doom.stopped.iter().any(|stopped| stopped.branch.0 == about)
+        }
+        Event::StepDue { cause, .. } => cause.0 == about,
+        Event::ApprovalRequested { subject, .. } => match subject {
+            crate::model::Subject::Rollback(rollback) => rollback.0 == about,
+            crate::model::Subject::Effect(subject) => subject.0 == about,
+            crate::model::Subject::Early { branch, .. } => branch.0 == about,
+        },
+        Event::EffectsRecalled { effects, reports } => {
+            effects.iter().any(|recalled| recalled.effect == effect)
+                || reports.iter().any(|(rollback, _)| rollback.0 == about)
+        }
+        _ => false,
+    }
+}
