@@ -228,6 +228,7 @@ impl State {
         let Some(rollback) = self.rollbacks.get_mut(&id) else { return };
         rollback.finished = Some(report.clone());
         rollback.open = false;
+        rollback.grown = false;
         rollback.note(seq);
         let members = rollback.members.clone();
         self.order = None;
