@@ -28,8 +28,6 @@ class Delivery(Frozen, Bound):
 
     __slots__ = ("_info", "_session", "effect")
 
-    _carry = "the effect's id; it is handed out again when the lease has run out"
-
     _session: Session
     _info: "core.DeliveryInfo"
     effect: Effect
@@ -38,6 +36,9 @@ class Delivery(Frozen, Bound):
         object.__setattr__(self, "_session", session)
         object.__setattr__(self, "_info", info)
         object.__setattr__(self, "effect", Effect(session, info.effect, token=Token(*info.token)))
+
+    def _carry(self) -> str:
+        return f"the effect's id, {self._info.effect}: it is handed out again when the lease has run out"
 
     def _identity(self) -> tuple[object, ...]:
         return self._session.store_id, self._info.effect, self._info.token

@@ -31,7 +31,7 @@ from effectstore._context import refuse_new_work
 from effectstore._effect import Effect
 from effectstore._errors import EffectStoreError
 from effectstore._fence import Fence, Reconciliation
-from effectstore._handlers import Handler, Handlers, Progress
+from effectstore._handlers import Handler, Handlers, ProgressHook
 from effectstore._iterate import PAGE, matches, pages
 from effectstore._outbox import Outbox
 from effectstore._payload import Codec, Encode, optional_text, text
@@ -95,12 +95,13 @@ class Store(Frozen, Bound):
 
     __slots__ = ("_session",)
 
-    _carry = "its path"
-
     _session: Session
 
     def __init__(self, session: Session) -> None:
         object.__setattr__(self, "_session", session)
+
+    def _carry(self) -> str:
+        return f"its path, {self.path}"
 
     def _identity(self) -> tuple[object, ...]:
         return (self._session.store_id,)
@@ -222,7 +223,7 @@ class Store(Frozen, Bound):
                 raise
             places[id(call)] = place
         receipts = self._session.handle.register(raw, 0) if raw else []
-        return [call.branch._received(receipt) for call, receipt in zip(listed, receipts, strict=True)]
+        return [call.branch._received(receipt, call.tool) for call, receipt in zip(listed, receipts, strict=True)]
 
     def decide(self, target: Ref) -> Decision:
         """What the fence would decide. Changes nothing."""
@@ -301,14 +302,14 @@ class Store(Frozen, Bound):
         timeout: Seconds = 0,
         handler_timeout: Seconds | None = None,
         probes: Mapping[str, Handler] | None = None,
-        progress: Progress | None = None,
+        progress: ProgressHook | None = None,
     ) -> CompensationReport:
         """Run every step that is due and may be run here; sleep through its backoffs; wait for others up to `timeout`.
 
         `handlers` maps a tool to `handler(args, step)`, plain or async; `None` means the functions decorated in this
         process. `probes` has the same shape and says whether an effect of unknown outcome happened. `agent=None` acts
-        for every agent. A handler that outlives `handler_timeout` counts as failed. `progress(step, outcome)` is
-        called after each attempt. On `KeyboardInterrupt` the running attempt is recorded as interrupted and the
+        for every agent. A handler that outlives `handler_timeout` counts as failed. `progress` is called with a
+        `Progress` after each attempt. On `KeyboardInterrupt` the running attempt is recorded as interrupted and the
         exception passes; the rollback stays resumable.
         """
         report = compensate(
