@@ -20,7 +20,7 @@ _WHAT = 4
 
 def tell(story: "Story") -> str:
     """One line for each record: its number, its time, what it is, and the names that it holds."""
-    lines = [f"The story of {story.ref}"]
+    lines = [f"The story of {story.about or story.ref}"]
     for record in story.records:
         when = record.time.strftime("%Y-%m-%d %H:%M:%S")
         about = "" if record.ref in {None, story.ref} else f" of {record.ref}"

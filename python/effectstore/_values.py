@@ -437,6 +437,7 @@ class Story(Plain):
 
     ref: int
     records: tuple[LogRecord, ...]
+    about: str = ""
 
     def __str__(self) -> str:
         from effectstore._story import tell  # noqa: PLC0415  # The tale needs the decoder, and that the errors.
