@@ -9,7 +9,7 @@ use crate::convert::{
     observations_out, reads_in, token_in, token_out, word,
 };
 use crate::store::Handle;
-use crate::wait::{Patience, ask, call};
+use crate::wait::call;
 
 /// A branch.
 #[pyclass(frozen, get_all, module = "effectstore._effectstore")]
@@ -119,12 +119,8 @@ impl Handle {
         wait_ms: u64,
     ) -> PyResult<Vec<ObservationTuple>> {
         let (branch, token, keys) = (BranchId(branch), token_in(token), reads_in(keys));
-        let found = ask(
-            py,
-            &Patience::of(wait_ms),
-            |slice_ms| self.store()?.observe(branch, token, keys.clone(), since, slice_ms),
-            |_| true,
-        )?;
+        // Not in slices: a read that is refused has happened, and would be recorded at every slice.
+        let found = call(py, || self.store()?.observe(branch, token, keys, since, wait_ms))?;
         Ok(observations_out(found))
     }
 }
