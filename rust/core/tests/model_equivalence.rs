@@ -1,0 +1,160 @@
+//! Random command sequences on a naive model, a store in memory and a store on disk: every answer,
+//! refusal, state, closure, report and undo order must be the same after every step.
+//!
+//! `EFFECTSTORE_SEQUENCES` (or `PROPTEST_CASES`) is the number of sequences for each setting;
+//! `EFFECTSTORE_SEED` the first seed. A failure prints the shortest sequence that still fails.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::pedantic)]
+
+mod model;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::Cell;
+use std::sync::{Arc, Once};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use effectstore::model as real;
+use effectstore::{EffectStore, Options};
+use model::dice::{Command, Setting};
+use model::peer::Peer;
+use model::play::Play;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestError, TestRunner};
+
+const START_MS: u64 = 1_800_000_000_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+fn options(setting: &Setting, clock: &Arc<AtomicU64>) -> Options {
+    let mut limits = real::Limits::default();
+    if let Some(live) = setting.limits.live_effects {
+        limits.live_effects = live as u64;
+    }
+    if let Some(writers) = setting.limits.live_writers_per_key {
+        limits.live_writers_per_key = writers as u64;
+    }
+    limits.closure = setting.limits.closure.map(|closure| closure as u64);
+    let policy = setting.policy;
+    let on_failure =
+        if policy.go_on { real::OnFailure::Continue } else { real::OnFailure::Halt };
+    let policy = real::Policy {
+        require_inverse: policy.require_inverse,
+        auto_keys: policy.auto_keys as u64,
+        on_failure,
+        retry: real::Retry {
+            max_attempts: policy.retry.max_attempts,
+            delay_ms: policy.retry.delay_ms,
+            backoff: 2.0,
+            max_delay_ms: policy.retry.max_delay_ms,
+            jitter: 0.0,
+        },
+        ..real::Policy::default()
+    };
+    let clock = Arc::clone(clock);
+    let mut options = Options::default();
+    options.limits = Some(limits);
+    options.policy = Some(policy);
+    options.clock = Some(Arc::new(move || clock.load(Ordering::SeqCst)));
+    options
+}
+
+/// Plays a sequence on fresh stores; the story is told where it ends in a panic.
+fn play(setting: &Setting, script: &[Command]) -> Result<(), String> {
+    let clock = Arc::new(AtomicU64::new(START_MS));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = options(setting, &clock);
+    let memory = EffectStore::in_memory(options.clone()).unwrap();
+    let disk = EffectStore::open(&path, options.clone()).unwrap();
+    let peers = vec![
+        Peer::new(memory, options.clone(), None),
+        Peer::new(disk, options, Some(path)),
+    ];
+    let mut play = Play::new(setting, clock, peers);
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        for (place, command) in script.iter().enumerate() {
+            play.play(command);
+            // Every third sequence reopens its store half-way, whatever else it does.
+            if place == script.len() / 2 && script[0][11].is_multiple_of(3) {
+                play.reopen();
+            }
+        }
+        play.finish();
+        for peer in &play.peers {
+            peer.store.verify(None).expect("verify");
+        }
+    }));
+    played.map_err(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        format!("{}\n{text}", play.story.join("\n"))
+    })
+}
+
+thread_local! {
+    static LOUD: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Panics are the findings here, and shrinking makes many of them: this thread tells only the last.
+fn quiet() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let told = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if LOUD.get() {
+                told(info);
+            }
+        }));
+    });
+    LOUD.set(false);
+}
+
+fn run(setting: &Setting) {
+    let sequences = number("EFFECTSTORE_SEQUENCES").or(number("PROPTEST_CASES")).unwrap_or(24);
+    let seed = number("EFFECTSTORE_SEED").unwrap_or(20_261_130);
+    let config = Config {
+        cases: u32::try_from(sequences).unwrap(),
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        rng_algorithm: RngAlgorithm::ChaCha,
+        rng_seed: RngSeed::Fixed(seed),
+        ..Config::default()
+    };
+    quiet();
+    let scripts = prop::collection::vec(any::<Command>(), 40..80);
+    let outcome = TestRunner::new(config).run(&scripts, |script| {
+        play(setting, &script).map_err(TestCaseError::fail)
+    });
+    LOUD.set(true);
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(story, script)) => {
+            panic!("{} commands, EFFECTSTORE_SEED={seed}\n{}", script.len(), story.message());
+        }
+        Err(aborted) => panic!("EFFECTSTORE_SEED={seed}: {aborted}"),
+    }
+}
+
+#[test]
+fn the_store_answers_as_the_model_on_speculative_branches() {
+    run(&Setting::plain());
+}
+
+#[test]
+fn the_store_answers_as_the_model_under_read_rules() {
+    run(&Setting::rules());
+}
+
+#[test]
+fn the_store_answers_as_the_model_on_nested_branches_with_leases() {
+    run(&Setting::nested());
+}
+
+#[test]
+fn the_store_answers_as_the_model_at_its_limits() {
+    run(&Setting::strict());
+}
