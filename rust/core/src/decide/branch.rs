@@ -26,10 +26,32 @@ impl Turn<'_> {
     }
 
     pub(super) fn branch_reply(&self, id: BranchId) -> Ruling<Reply> {
-        self.state
-            .branch_info(id)
-            .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        match self.state.branch_info(id) {
+            Some(info) => Ok(Reply::Branch(info)),
+            None => self.ended_info(id).map(Reply::Branch),
+        }
+    }
+
+    /// A closed branch that memory does not hold.
+    fn ended_info(&self, id: BranchId) -> Ruling<BranchInfo> {
+        let Some(Event::BranchCreated { name, agent, parent, reads, .. }) =
+            self.history.event(id.0)?
+        else {
+            return Err(Refusal::NotFound { reference: format!("branch {id}") }.into());
+        };
+        let parent = parent.map(|parent| self.branch_name(parent)).transpose()?;
+        // A takeover in this very turn handed out the newest token; the table does not know it yet.
+        let fresh = self.taken_now(id);
+        let token = fresh.map_or_else(|| self.ended(id).map(|ended| ended.token), Ok)?;
+        let (state, tip) = (BranchState::Closed, Vec::new());
+        Ok(BranchInfo { id, name, agent, parent, token, state, tip, reads })
+    }
+
+    fn taken_now(&self, id: BranchId) -> Option<Token> {
+        let first = self.next() - self.events.len() as u64;
+        let taken = |event: &Event| matches!(event, Event::BranchTaken { branch, .. } if *branch == id);
+        let place = self.events.iter().rposition(taken)?;
+        Some(Token { incarnation: self.state.incarnation, number: first + place as u64 })
     }
 
     fn create_branch(
@@ -96,11 +118,7 @@ impl Turn<'_> {
         let id = match self.state.names.get(name) {
             Some(id) => *id,
             None => match self.history.branch_named(name)? {
-                Some(_) => {
-                    return Err(
-                        Refusal::BranchClosed { branch: name.to_owned(), cause: None }.into()
-                    );
-                }
+                Some(id) => id,
                 None => {
                     return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
                 }
@@ -112,10 +130,8 @@ impl Turn<'_> {
 
     fn resume(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {
         self.holds(id, token, "resume")?;
-        if let Some(branch) = self.state.branches.get(&id)
-            && branch.state == BranchState::Closed
-        {
-            return Err(closed(branch).into());
+        if self.state.branches.get(&id).is_none_or(|branch| branch.state == BranchState::Closed) {
+            self.takes_work(id)?;
         }
         self.emit(Event::BranchResumed { branch: id });
         Ok(id)

@@ -56,10 +56,7 @@ impl Turn<'_> {
     fn owner_of(&self, target: Target) -> Ruling<Option<BranchId>> {
         match target {
             Target::Branch(branch) => {
-                if self.state.branches.contains_key(&branch) {
-                    return Ok(Some(branch));
-                }
-                Err(Refusal::BranchClosed { branch: self.branch_name(branch)?, cause: None }.into())
+                Ok(Some(branch))
             }
             Target::Effect(effect) => Ok(self.state.effects.get(effect).map(|e| e.branch)),
         }
@@ -84,9 +81,22 @@ impl Turn<'_> {
         Refusal::FenceClosure { decision, rollback }.into()
     }
 
+    /// The refusal of a commit that names a closed branch which memory does not hold.
+    pub(super) fn ended_target(&self, branch: BranchId) -> Ruling<super::Stop> {
+        let ended = self.ended(branch)?;
+        Ok(if ended.merged {
+            Refusal::BranchClosed { branch: self.branch_name(branch)?, cause: None }.into()
+        } else {
+            let decision = super::of_ended(branch, &ended);
+            Refusal::FenceClosure { decision, rollback: None }.into()
+        })
+    }
+
     /// The live effects that a commit asks for (C36).
     fn commit_targets(&self, target: Target, owner: BranchId) -> Ruling<Vec<EffectId>> {
-        let Some(branch) = self.state.branches.get(&owner) else { return Ok(Vec::new()) };
+        let Some(branch) = self.state.branches.get(&owner) else {
+            return Err(self.ended_target(owner)?);
+        };
         match target {
             Target::Branch(_) => match branch.state {
                 BranchState::Open => Ok(self.state.live_of(owner)),

@@ -146,9 +146,7 @@ impl Turn<'_> {
             Target::Branch(branch) => Some(branch),
             Target::Effect(effect) => self.state.effects.get(effect).map(|effect| effect.branch),
         };
-        if let Some(owner) = owner
-            && self.state.branches.contains_key(&owner)
-        {
+        if let Some(owner) = owner {
             self.holds(owner, token, "abort")?;
         }
         self.settle_losers(&[target], by, reason).map(Reply::Reconciliation)

@@ -105,8 +105,7 @@ impl Turn<'_> {
             match *target {
                 Target::Branch(id) => {
                     let Some(branch) = self.state.branches.get(&id) else {
-                        let branch = self.branch_name(id)?;
-                        return Err(Refusal::BranchClosed { branch, cause: None }.into());
+                        return Err(self.ended_target(id)?);
                     };
                     match branch.state {
                         BranchState::Open => targets.extend(self.state.live_of(id)),

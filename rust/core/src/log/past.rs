@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use super::index::{key_row, name_row};
+use super::index::{branch_row, key_row, name_row, parse_ended};
 use super::{Index, unreadable};
 use crate::codec::Record;
-use crate::decide::{Fate, History, HistoryError};
+use crate::decide::{Ended, Fate, History, HistoryError};
 use crate::model::{BranchId, EffectId, Event};
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -37,6 +37,12 @@ fn damaged(seq: u64, error: impl std::fmt::Display) -> HistoryError {
 impl History for Past<'_> {
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError> {
         Ok(self.row(Table::Branches, &name_row(name))?.map(BranchId))
+    }
+
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError> {
+        let row = self.view.get(Table::Branches, &branch_row(branch.0));
+        let row = row.map_err(|error| unreadable(&error))?;
+        row.map(|row| parse_ended(&row).map_err(|error| unreadable(&error))).transpose()
     }
 
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError> {

@@ -108,7 +108,10 @@ impl State {
     /// The new effect takes the place of all that it rests on in its branch's tip.
     fn advance_tip(&mut self, id: EffectId, registered: &Registered) {
         let Some(branch) = self.branches.get_mut(&registered.branch) else { return };
-        if registered.call.follows == Follows::Tip {
+        // Items of one call are siblings: the first of them is in the tip, and no predecessor of the
+        // second.
+        let followed = |member: &EffectId| registered.program.binary_search(member).is_ok();
+        if registered.call.follows == Follows::Tip && branch.tip.iter().all(followed) {
             branch.tip.clear();
             branch.tip.insert(id);
             return;

@@ -130,8 +130,10 @@ impl Engine {
 
     /// The state, which is durable as long as the guard is held.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        let core = unpoisoned(&self.core);
+        let mut core = unpoisoned(&self.core);
         core.usable()?;
+        // What the last fence settled is let go before the next command, or before anyone looks.
+        core.state.tidy();
         Ok(core)
     }
 

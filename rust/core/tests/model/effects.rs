@@ -14,7 +14,7 @@ pub enum Behind {
 }
 
 /// What `register` takes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Call {
     pub tool: u8,
     pub args: u8,
@@ -25,6 +25,40 @@ pub struct Call {
     pub irreversible: bool,
     pub deferred: bool,
     pub name: Option<u8>,
+}
+
+/// One line of a story: what differs from a plain call that reads and writes nothing.
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "r{:?} w{:?}", self.reads, self.writes)?;
+        if let Some(after) = &self.after {
+            write!(f, " after{after:?}")?;
+        }
+        if let Some(name) = self.name {
+            write!(f, " name {name} ({}, {})", self.tool, self.args)?;
+        }
+        match &self.inverse {
+            None => write!(f, " no inverse")?,
+            Some(Inverse { deadline_ms, compare_and_set, anyone, partial }) => {
+                for (said, flag) in
+                    [("cas", compare_and_set), ("anyone", anyone), ("partial", partial)]
+                {
+                    if *flag {
+                        write!(f, " {said}")?;
+                    }
+                }
+                if let Some(deadline) = deadline_ms {
+                    write!(f, " until {deadline}")?;
+                }
+            }
+        }
+        for (said, flag) in [("irreversible", self.irreversible), ("deferred", self.deferred)] {
+            if flag {
+                write!(f, " {said}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A call on a branch; `base` is the tip of a parallel turn.
@@ -60,7 +94,7 @@ impl Model {
                         for answer in answers.iter().filter(|answer| answer.created) {
                             model.effects.remove(&answer.effect);
                         }
-                        refused.index = Some(index);
+                        refused.index = (items.len() > 1).then_some(index);
                         return Err(refused);
                     }
                 }

@@ -14,17 +14,24 @@ use super::rollback::{Claimed, Failing};
 use super::world::*;
 
 /// A branch as some caller holds it; `base` is the tip of a parallel turn.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Handle {
     pub name: Name,
     pub token: u64,
     pub base: Option<Ids>,
 }
 
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "b{}/{}", self.name, self.token)?;
+        self.base.as_ref().map_or(Ok(()), |base| write!(f, " turn {base:?}"))
+    }
+}
+
 /// One sequence under way.
 pub struct Play {
     pub model: Model,
-    pub peers: Vec<Peer>,
+    pub peer: Peer,
     pub story: Vec<String>,
     setting: Setting,
     clock: Arc<AtomicU64>,
@@ -36,10 +43,10 @@ pub struct Play {
 }
 
 impl Play {
-    pub fn new(setting: &Setting, clock: Arc<AtomicU64>, peers: Vec<Peer>) -> Self {
+    pub fn new(setting: &Setting, clock: Arc<AtomicU64>, peer: Peer) -> Self {
         Play {
             model: Model::new(setting.policy, setting.limits),
-            peers,
+            peer,
             story: Vec::new(),
             setting: setting.clone(),
             clock,
@@ -56,15 +63,13 @@ impl Play {
         &mut self,
         said: String,
         model: impl FnOnce(&mut Model) -> Ruling<T>,
-        mut store: impl FnMut(&mut Peer, &Model, &Ruling<T>),
+        store: impl FnOnce(&mut Peer, &Model, &Ruling<T>),
     ) -> Ruling<T> {
         self.model.now_ms = self.clock.load(Ordering::SeqCst);
         let answer = model(&mut self.model);
         self.story.push(format!("{said} -> {answer:?}"));
-        for peer in &mut self.peers {
-            store(peer, &self.model, &answer);
-            peer.compare(&self.model);
-        }
+        store(&mut self.peer, &self.model, &answer);
+        self.peer.compare(&self.model);
         answer
     }
 
@@ -429,7 +434,7 @@ impl Play {
     fn do_reconcile(&mut self, dice: &mut Dice<'_>) {
         let newest = self.model.live().into_iter().rev();
         let resting: Vec<Id> = newest.filter(|e| !self.model.closure(*e).is_empty()).collect();
-        let mut side = |dice: &mut Dice<'_>| {
+        let side = |dice: &mut Dice<'_>| {
             let mut refs: Vec<Ref> = (0..dice.roll(3)).map(|_| self.target(dice)).collect();
             refs.dedup();
             refs
