@@ -7,12 +7,11 @@
 
 mod model;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::cell::Cell;
-use std::sync::{Arc, Once};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
-use effectstore::model as real;
 use effectstore::{EffectStore, Options};
 use model::dice::{Command, Setting};
 use model::peer::Peer;
@@ -27,34 +26,10 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn options(setting: &Setting, clock: &Arc<AtomicU64>) -> Options {
-    let mut limits = real::Limits::default();
-    if let Some(live) = setting.limits.live_effects {
-        limits.live_effects = live as u64;
-    }
-    if let Some(writers) = setting.limits.live_writers_per_key {
-        limits.live_writers_per_key = writers as u64;
-    }
-    limits.closure = setting.limits.closure.map(|closure| closure as u64);
-    let policy = setting.policy;
-    let on_failure =
-        if policy.go_on { real::OnFailure::Continue } else { real::OnFailure::Halt };
-    let policy = real::Policy {
-        require_inverse: policy.require_inverse,
-        auto_keys: policy.auto_keys as u64,
-        on_failure,
-        retry: real::Retry {
-            max_attempts: policy.retry.max_attempts,
-            delay_ms: policy.retry.delay_ms,
-            backoff: 2.0,
-            max_delay_ms: policy.retry.max_delay_ms,
-            jitter: 0.0,
-        },
-        ..real::Policy::default()
-    };
     let clock = Arc::clone(clock);
     let mut options = Options::default();
-    options.limits = Some(limits);
-    options.policy = Some(policy);
+    options.limits = Some(setting.real_limits());
+    options.policy = Some(setting.real_policy());
     options.clock = Some(Arc::new(move || clock.load(Ordering::SeqCst)));
     options
 }

@@ -208,8 +208,35 @@ impl Turn<'_> {
             if stopped {
                 answer.rollbacks.extend(self.dooms_of_branch(*id)?);
             }
+            if self.state.live_of(*id).is_empty() {
+                answer.kept.extend(self.committed_of(*id)?);
+            }
         }
         Ok(answer)
+    }
+
+    /// What a branch registered that is committed: the news for whoever comes too late to abort it.
+    /// It costs a scan from the branch on, so it is asked only where there is nothing left to doom.
+    fn committed_of(&self, id: BranchId) -> Ruling<Vec<EffectId>> {
+        let mut registered = Vec::new();
+        self.history.scan(id.0 + 1, &mut |seq, event| {
+            if matches!(event, Event::Registered(known) if known.branch == id) {
+                registered.push(EffectId(seq));
+            }
+            true
+        })?;
+        let mut committed = Vec::new();
+        for effect in registered {
+            let state = self.state.effects.get(effect).map(|effect| effect.state);
+            let is = match state {
+                Some(state) => state == EffectState::Committed,
+                None => self.history.fate(effect)? == Some(Fate::Committed),
+            };
+            if is {
+                committed.push(effect);
+            }
+        }
+        Ok(committed)
     }
 
     /// The rollback that held an effect which memory has let go.

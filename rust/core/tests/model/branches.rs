@@ -36,9 +36,8 @@ impl Model {
 
     /// Whether an inverse of one of the branch's effects is claimed (I16).
     pub fn compensating(&self, name: Name) -> bool {
-        let claimed = |e: &Id| {
-            self.effects[e].undo.as_ref().is_some_and(|u| u.status == Status::Claimed)
-        };
+        let claimed =
+            |e: &Id| self.effects[e].undo.as_ref().is_some_and(|u| u.status == Status::Claimed);
         self.own(name).iter().any(claimed)
     }
 
@@ -298,10 +297,8 @@ impl Model {
         self.verb(|model| {
             model.guard_token(name, token)?;
             model.guard_open(name)?;
-            let answers: Vec<Ruling<()>> = keys
-                .iter()
-                .map(|(key, version)| model.see(name, *key, *version, since))
-                .collect();
+            let answers: Vec<Ruling<()>> =
+                keys.iter().map(|(key, version)| model.see(name, *key, *version, since)).collect();
             answers.into_iter().collect::<Ruling<Vec<()>>>()?;
             let seen = &model.branches[&name].seen;
             Ok(seen[seen.len() - keys.len()..].to_vec())
@@ -324,8 +321,7 @@ impl Model {
             if model.policy.reserved {
                 return refuse("commit_reserved");
             }
-            let committed =
-                matches!(target, Ref::Effect(id) if model.state(id) == Life::Committed);
+            let committed = matches!(target, Ref::Effect(id) if model.state(id) == Life::Committed);
             if model.decide(target).kind != Kind::Abort && !committed {
                 model.guard_open(name)?;
             }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use effectstore::model as real;
+
 use super::effects::{Behind, Call};
 use super::world::*;
 
@@ -30,13 +32,8 @@ impl Setting {
     pub fn plain() -> Self {
         // Halves keep due times off the whole seconds by which the clock moves.
         let retry = Retry { max_attempts: 2, delay_ms: 2_500, max_delay_ms: 30_500 };
-        let policy = Policy {
-            require_inverse: true,
-            auto_keys: 5,
-            reserved: false,
-            go_on: false,
-            retry,
-        };
+        let policy =
+            Policy { require_inverse: true, auto_keys: 5, reserved: false, go_on: false, retry };
         Setting {
             policy,
             limits: Limits::default(),
@@ -68,11 +65,44 @@ impl Setting {
     /// Limits that are reached, effects without inverse, plans that need a person.
     pub fn strict() -> Self {
         let plain = Setting::plain();
-        let policy =
-            Policy { auto_keys: 1, go_on: true, require_inverse: false, ..plain.policy };
+        let policy = Policy { auto_keys: 1, go_on: true, require_inverse: false, ..plain.policy };
         let limits =
             Limits { live_effects: Some(12), live_writers_per_key: Some(2), closure: Some(6) };
         Setting { policy, limits, ..plain }
+    }
+}
+
+impl Setting {
+    /// The limits as the store takes them.
+    pub fn real_limits(&self) -> real::Limits {
+        let mut limits = real::Limits::default();
+        if let Some(live) = self.limits.live_effects {
+            limits.live_effects = live as u64;
+        }
+        if let Some(writers) = self.limits.live_writers_per_key {
+            limits.live_writers_per_key = writers as u64;
+        }
+        limits.closure = self.limits.closure.map(|closure| closure as u64);
+        limits
+    }
+
+    /// The policy as the store takes it.
+    pub fn real_policy(&self) -> real::Policy {
+        let Policy { require_inverse, auto_keys, reserved, go_on, retry } = self.policy;
+        real::Policy {
+            require_inverse,
+            auto_keys: auto_keys as u64,
+            authority: if reserved { real::Authority::Reconcile } else { real::Authority::Owner },
+            on_failure: if go_on { real::OnFailure::Continue } else { real::OnFailure::Halt },
+            retry: real::Retry {
+                max_attempts: retry.max_attempts,
+                delay_ms: retry.delay_ms,
+                backoff: 2.0,
+                max_delay_ms: retry.max_delay_ms,
+                jitter: 0.0,
+            },
+            ..real::Policy::default()
+        }
     }
 }
 
@@ -183,4 +213,24 @@ pub fn call_from(dice: &mut Dice<'_>, model: &Model, earlier: usize) -> Call {
         deferred: kind == 14,
         name,
     }
+}
+
+/// The commands of a seed, for tests that want many sequences rather than short ones.
+pub fn script(seed: u64, commands: usize) -> Vec<Command> {
+    let mut state = seed;
+    let mut next = || {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    };
+    let mut command = || {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&next().to_le_bytes());
+        bytes[8..].copy_from_slice(&next().to_le_bytes()[..4]);
+        bytes
+    };
+    (0..commands).map(|_| command()).collect()
 }

@@ -131,8 +131,7 @@ impl Model {
         if let Some(key) = effect.name {
             self.names.insert(key, effect.id);
         }
-        let answer =
-            Registered { effect: effect.id, created: true, token: Some(effect.token) };
+        let answer = Registered { effect: effect.id, created: true, token: Some(effect.token) };
         self.effects.insert(effect.id, effect);
         Ok(answer)
     }
@@ -268,8 +267,7 @@ impl Model {
         let mut exceeded = over(self.live().len(), limits.live_effects);
         for key in &effect.writes {
             let writers = self.live_writers(*key);
-            let covered =
-                |w: &Id| writers.iter().any(|o| o != w && self.closure(*o).contains(w));
+            let covered = |w: &Id| writers.iter().any(|o| o != w && self.closure(*o).contains(w));
             let front = writers.iter().filter(|w| !covered(w)).count();
             exceeded |= over(front, limits.live_writers_per_key);
         }

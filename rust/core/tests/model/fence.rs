@@ -108,8 +108,7 @@ impl Model {
 
     /// The live targets and all live effects that they rest on.
     pub fn members(&self, targets: &Ids) -> Ids {
-        let live: Ids =
-            targets.iter().copied().filter(|t| self.state(*t) == Life::Live).collect();
+        let live: Ids = targets.iter().copied().filter(|t| self.state(*t) == Life::Live).collect();
         let rest: Ids = live.iter().flat_map(|t| self.closure(*t)).collect();
         live.union(&rest).copied().collect()
     }

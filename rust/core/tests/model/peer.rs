@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use effectstore::model as real;
 use effectstore::model::{
-    BranchId, EffectId, Escalate, FenceId, Follows, OnConflict, Placed, Problem, Read,
-    RollbackId, StepEnd, StepHold, Target, Token,
+    BranchId, EffectId, Escalate, FenceId, Follows, OnConflict, Placed, Problem, Read, RollbackId,
+    StepEnd, StepHold, Target, Token,
 };
 use effectstore::store::{CompensateOptions, Handled, NewBranch, Payloads};
 use effectstore::{EffectStore, Error, Options};
@@ -353,8 +353,7 @@ impl Peer {
         let conflict = if sides.drop_winners { OnConflict::Abort } else { OnConflict::Raise };
         let escalate = if sides.never { Escalate::Never } else { Escalate::Wait };
         let by = Some("judge");
-        let got =
-            self.store.reconcile(commit, abort, sides.closure, by, None, conflict, escalate);
+        let got = self.store.reconcile(commit, abort, sides.closure, by, None, conflict, escalate);
         if let (Some(got), Ok(wanted)) = (agree("reconcile", got, wanted), wanted) {
             self.check_settled(wanted, &got);
         }
@@ -374,7 +373,8 @@ impl Peer {
         };
         let got = self.store.claim(spec, 0);
         let (Some(got), Ok(wanted)) = (agree("claim", got, wanted), wanted) else { return };
-        let place = got.as_ref().map(|step| (self.back[&step.effect], step.attempt, step.generation));
+        let place =
+            got.as_ref().map(|step| (self.back[&step.effect], step.attempt, step.generation));
         let expected = wanted.map(|step| (step.effect, step.attempt, step.generation));
         assert_eq!(place, expected, "claim: (effect, attempt, generation)");
         if let (Some(step), Some(wanted)) = (got, wanted) {
@@ -477,6 +477,18 @@ impl Peer {
         self.compare_rollbacks(model);
     }
 
+    /// Learns the rollbacks of effects without comparing anything.
+    pub fn learn(&mut self, model: &Model) {
+        for effect in model.effects.values() {
+            if let Some(rollback) = effect.rollback
+                && !self.rollbacks.contains_key(&rollback)
+                && let Some(got) = self.store.effect(self.id(effect.id)).expect("effect").rollback
+            {
+                self.rollbacks.insert(rollback, got);
+            }
+        }
+    }
+
     fn compare_effect(&mut self, model: &Model, effect: Id) {
         let wanted = &model.effects[&effect];
         let got = self.store.effect(self.id(effect)).expect("an effect");
@@ -539,8 +551,7 @@ impl Peer {
             real::BlockReason::Unknown => Why::Unknown,
         };
         let blockers = got.blockers.iter().map(|b| (self.back[&b.effect], why(b.reason)));
-        let got =
-            Decision { kind, closure: self.here(&got.closure), blockers: blockers.collect() };
+        let got = Decision { kind, closure: self.here(&got.closure), blockers: blockers.collect() };
         assert_eq!(got, wanted, "decide {target:?}");
     }
 
@@ -559,7 +570,11 @@ impl Peer {
                 pending: self.here(&report.pending),
                 discarded: self.here(&report.discarded),
             };
-            assert_eq!(got, model.places(*rollback, &blocked), "I18: report of rollback {rollback}");
+            assert_eq!(
+                got,
+                model.places(*rollback, &blocked),
+                "I18: report of rollback {rollback}"
+            );
             assert_eq!(self.here(&info.effects), model.rollbacks[rollback].members, "members");
             let waits = info.state == real::RollbackState::AwaitingApproval;
             let pending = model.rollbacks[rollback].gate == Gate::Pending;

@@ -33,6 +33,8 @@ pub struct Play {
     pub model: Model,
     pub peer: Peer,
     pub story: Vec<String>,
+    /// Whether all that can be looked at is compared after every step.
+    pub compare: bool,
     setting: Setting,
     clock: Arc<AtomicU64>,
     handles: BTreeMap<Name, Vec<Handle>>,
@@ -48,6 +50,7 @@ impl Play {
             model: Model::new(setting.policy, setting.limits),
             peer,
             story: Vec::new(),
+            compare: true,
             setting: setting.clone(),
             clock,
             handles: BTreeMap::new(),
@@ -69,7 +72,11 @@ impl Play {
         let answer = model(&mut self.model);
         self.story.push(format!("{said} -> {answer:?}"));
         store(&mut self.peer, &self.model, &answer);
-        self.peer.compare(&self.model);
+        if self.compare {
+            self.peer.compare(&self.model);
+        } else {
+            self.peer.learn(&self.model);
+        }
         answer
     }
 
@@ -139,9 +146,8 @@ impl Play {
 
     pub fn do_branch(&mut self, dice: &mut Dice<'_>) {
         let count = self.handles.len();
-        let working = |n: &&Name| {
-            matches!(self.model.branches[n].state, BranchIs::Open | BranchIs::Doomed)
-        };
+        let working =
+            |n: &&Name| matches!(self.model.branches[n].state, BranchIs::Open | BranchIs::Doomed);
         let full = self.handles.keys().filter(working).count() >= self.setting.branches;
         let taken = full || (count > 0 && dice.roll(32) == 31);
         let name = if taken { dice.roll(count.max(1)) } else { count };
@@ -590,7 +596,11 @@ impl Play {
             let (effect, retry) = (dice.pick(&failed), dice.roll(2) == 1);
             let repair = |model: &mut Model| {
                 model.verb(|model| {
-                    if retry { model.retry_step(effect) } else { model.resolve_step(effect) }
+                    if retry {
+                        model.retry_step(effect)
+                    } else {
+                        model.resolve_step(effect)
+                    }
                     Ok(())
                 })
             };

@@ -105,12 +105,8 @@ impl Model {
 
     /// Doom stops every open branch that owns, was handed or has observed one of the effects.
     fn stop_branches(&mut self, members: &Ids) {
-        let open: Vec<Name> = self
-            .branches
-            .values()
-            .filter(|b| b.state == BranchIs::Open)
-            .map(|b| b.name)
-            .collect();
+        let open: Vec<Name> =
+            self.branches.values().filter(|b| b.state == BranchIs::Open).map(|b| b.name).collect();
         for name in open {
             let own: Ids = self.own(name).into_iter().collect();
             let cut = !own.is_disjoint(members)
@@ -276,7 +272,8 @@ impl Model {
     pub fn earlier_due_again(&mut self, effect: Id, since: u64) {
         let done = self.steps_in(|s| matches!(s, Status::Completed | Status::Resolved));
         for other in done {
-            if other < effect && self.overwrote(effect, other) && self.undo(other).finished > since {
+            if other < effect && self.overwrote(effect, other) && self.undo(other).finished > since
+            {
                 self.raise_generation(other);
             }
         }
@@ -397,7 +394,8 @@ impl Model {
                 "denied"
             } else if deadline.is_some_and(|deadline| self.now_ms >= deadline) {
                 "expired"
-            } else if self.guarded(effect) && !self.later_writers(effect, Life::Committed).is_empty()
+            } else if self.guarded(effect)
+                && !self.later_writers(effect, Life::Committed).is_empty()
             {
                 "conflict"
             } else {

@@ -382,10 +382,8 @@ impl Model {
     pub fn tip(&self, name: Name) -> Ids {
         let handed = &self.branches[&name].handed;
         let held = handed.iter().copied().filter(|e| self.state(*e) == Life::Live);
-        let members: Ids = held
-            .chain(self.own_live(name))
-            .filter(|e| !self.effects[e].deferred)
-            .collect();
+        let members: Ids =
+            held.chain(self.own_live(name)).filter(|e| !self.effects[e].deferred).collect();
         let reach: BTreeMap<Id, Ids> = members.iter().map(|e| (*e, self.closure(*e))).collect();
         let covered = |old: &Id| {
             members.iter().any(|new| {
