@@ -1,5 +1,7 @@
 //! Branches: created, taken over, resumed, merged, kept alive.
 
+use std::collections::BTreeSet;
+
 use super::tokens::{closed, doomed};
 use super::{Ruling, Turn};
 use crate::model::{
@@ -105,8 +107,16 @@ impl Turn<'_> {
             writers: held.writers.iter().copied().collect(),
             rule: held.rule,
         };
+        // The tip stands for the eager ones, since all of them are in it or under it; the others
+        // are nobody's program predecessors and have to be named.
+        let live = |id: &&EffectId| self.state.live_effect(**id).is_some();
+        let deferred = |id: &&EffectId| {
+            self.state.live_effect(**id).is_some_and(crate::state::Effect::is_deferred)
+        };
+        let mut base: BTreeSet<EffectId> = parent.tip.iter().filter(live).copied().collect();
+        base.extend(parent.effects.iter().chain(&parent.base).filter(deferred).copied());
         Some(Inherited {
-            base: parent.tip.iter().copied().collect(),
+            base: base.into_iter().collect(),
             observed: parent.observed.iter().copied().collect(),
             named: parent.named.iter().copied().collect(),
             voids: parent.voids.iter().copied().collect(),

@@ -94,7 +94,7 @@ pub struct Stopped {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Inherited {
-    /// The parent's tip, which stands for its live effects.
+    /// The parent's tip, which stands for its live eager effects, and its live deferred ones.
     #[cbor(n(0), with = "super::ids::gaps")]
     pub base: Vec<EffectId>,
     /// Live writers that its observations rest on.

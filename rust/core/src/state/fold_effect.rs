@@ -383,6 +383,10 @@ impl State {
         for heir in &above {
             if let Some(heir) = self.effects.get_mut(*heir) {
                 heir.voids.push(id);
+                // It rested on what the void effect had inherited from void ones in its turn.
+                heir.voids.extend(effect.voids.iter().copied());
+                heir.voids.sort_unstable();
+                heir.voids.dedup();
                 heir.records.extend(effect.records.iter().copied());
                 heir.records.sort_unstable();
                 heir.records.dedup();
@@ -476,7 +480,6 @@ impl State {
         }
         if let Some(known) = self.branches.get_mut(&branch) {
             known.observed.extend(live);
-            known.voids.insert(void);
             merge_records(&mut known.records, records);
         }
     }

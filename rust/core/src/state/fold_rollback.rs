@@ -288,6 +288,17 @@ impl State {
             rollback.note(seq);
         }
         self.effects.insert(effect);
+        // What rested on a void effect rests on it again, now that it is known to have run (I13).
+        let readers: Vec<EffectId> = self
+            .effects
+            .iter()
+            .filter(|reader| reader.voids.binary_search(&id).is_ok())
+            .map(|reader| reader.id)
+            .collect();
+        for reader in readers {
+            self.late_edges |= id > reader;
+            self.graph.add_dependency(reader.0, id.0);
+        }
     }
 
     /// Steps that were denied are due again behind a new request (C56).
