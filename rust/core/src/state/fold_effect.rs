@@ -454,6 +454,7 @@ impl State {
         for held in &mut branch.held {
             if held.writers.remove(&void) {
                 held.writers.extend(live.iter().copied());
+                branch.voids.insert(void);
             }
         }
         merge_records(&mut branch.records, records);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Effect, Rollback, State, Step, StepStatus, Timer, raw};
 use crate::model::{
     BranchId, Class, Doom, EffectId, EffectState, FailureKind, Inverse, Mode, OnFailure, Outcome,
-    Problem, Recalled, Report, RollbackId, Trigger,
+    Problem, Recalled, Report, RollbackId, Stopped, Trigger,
 };
 
 /// The step of an effect that is doomed now. What may have run and has no inverse has failed from
@@ -68,6 +68,7 @@ impl State {
         self.dirty_keys(seq, &members);
         for stopped in &doom.stopped {
             let cause = causes.get(&stopped.branch).copied();
+            self.hold_instead(stopped);
             self.stop_branch(seq, stopped.branch, stopped.closed, cause);
         }
         for owner in owners {
@@ -77,6 +78,23 @@ impl State {
             for id in members {
                 self.release(id);
             }
+        }
+    }
+
+    /// The branch holds what stood under the doomed effects that it held.
+    fn hold_instead(&mut self, stopped: &Stopped) {
+        let live = |state: &State, ids: &[EffectId]| -> Vec<EffectId> {
+            ids.iter().copied().filter(|id| state.live_effect(*id).is_some()).collect()
+        };
+        let (observed, base) = (live(self, &stopped.observed), live(self, &stopped.base));
+        for effect in observed.iter().chain(&base) {
+            if let Some(effect) = self.effects.get_mut(*effect) {
+                effect.held_by.push(stopped.branch);
+            }
+        }
+        if let Some(branch) = self.branches.get_mut(&stopped.branch) {
+            branch.observed.extend(observed);
+            branch.base.extend(base);
         }
     }
 
