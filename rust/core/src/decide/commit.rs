@@ -193,6 +193,8 @@ impl Turn<'_> {
             if self.keep_watching(id) {
                 continue;
             }
+            // The closure must not hold what another fence of this very turn has settled.
+            self.state.tidy();
             let Some(intent) = self.state.intents.get(&id) else { continue };
             let (target, by) = (intent.target.clone(), intent.by.clone());
             let targets: Vec<EffectId> = intent.targets.iter().copied().collect();

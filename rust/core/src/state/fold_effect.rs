@@ -20,6 +20,10 @@ impl State {
         self.admit_held(branch);
         self.graph.insert(seq, &raw(&registered.rests_on));
         let named = self.named_versions(registered);
+        // What the branch saw of a call that never ran is under this effect, too, should it have run.
+        let voids = self.branches.get(&branch).map_or_else(Vec::new, |branch| {
+            branch.voids.iter().copied().collect()
+        });
         let lineage = self.lineage(branch);
         for level in &lineage {
             if let Some(branch) = self.branches.get_mut(level) {
@@ -38,7 +42,7 @@ impl State {
             reads: registered.call.reads.clone().into(),
             writes: registered.call.writes.clone().into(),
             named,
-            voids: Vec::new(),
+            voids,
             outcome: Outcome::Unknown,
             result: None,
             late: false,
@@ -396,9 +400,9 @@ impl State {
         holders.sort_unstable();
         holders.dedup();
         for holder in &holders {
-            self.replace_held(*holder, id, &below, &effect.records);
+            self.replace_held(*holder, &effect, &below);
         }
-        self.rest_branch_on(effect.branch, observed, id, &effect.records);
+        self.rest_branch_on(effect.branch, observed, &effect);
         for level in self.lineage(effect.branch) {
             if let Some(branch) = self.branches.get_mut(&level) {
                 branch.unvoted.remove(&id);
@@ -436,10 +440,10 @@ impl State {
     fn replace_held(
         &mut self,
         holder: crate::model::BranchId,
-        void: EffectId,
+        effect: &Effect,
         below: &[EffectId],
-        records: &[u64],
     ) {
+        let (void, records) = (effect.id, &effect.records);
         let live: Vec<EffectId> =
             below.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         let Some(branch) = self.branches.get_mut(&holder) else { return };
@@ -449,6 +453,7 @@ impl State {
         if branch.observed.remove(&void) {
             branch.observed.extend(live.iter().copied());
             branch.voids.insert(void);
+            branch.voids.extend(effect.voids.iter().copied());
         }
         branch.named.remove(&void);
         for held in &mut branch.held {
@@ -469,8 +474,7 @@ impl State {
         &mut self,
         branch: crate::model::BranchId,
         observed: &[EffectId],
-        void: EffectId,
-        records: &[u64],
+        effect: &Effect,
     ) {
         let live: Vec<EffectId> =
             observed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
@@ -481,7 +485,8 @@ impl State {
         }
         if let Some(known) = self.branches.get_mut(&branch) {
             known.observed.extend(live);
-            merge_records(&mut known.records, records);
+            known.voids.extend(effect.voids.iter().copied());
+            merge_records(&mut known.records, &effect.records);
         }
     }
 
