@@ -56,16 +56,7 @@ impl Turn<'_> {
     /// The branch that owns a target in memory; `None` for what is settled and gone.
     fn owner_of(&self, target: Target) -> Ruling<Option<BranchId>> {
         match target {
-            Target::Branch(branch) => {
-                if self.state.branches.contains_key(&branch) {
-                    return Ok(Some(branch));
-                }
-                let name = self.branch_name(branch)?;
-                if self.history.standing(branch)?.is_some_and(|standing| standing.merged) {
-                    return Err(Refusal::BranchClosed { branch: name, cause: None }.into());
-                }
-                Err(self.aborted(target))
-            }
+            Target::Branch(branch) => Ok(Some(branch)),
             Target::Effect(effect) => Ok(self.state.effects.get(effect).map(|e| e.branch)),
         }
     }
@@ -90,9 +81,22 @@ impl Turn<'_> {
         Refusal::FenceClosure { decision, rollback }.into()
     }
 
+    /// The refusal of a commit that names a closed branch which memory does not hold.
+    pub(super) fn ended_target(&self, branch: BranchId) -> Ruling<super::Stop> {
+        let ended = self.ended(branch)?;
+        Ok(if ended.merged {
+            Refusal::BranchClosed { branch: self.branch_name(branch)?, cause: None }.into()
+        } else {
+            let decision = super::of_ended(branch, &ended);
+            Refusal::FenceClosure { decision, rollback: None }.into()
+        })
+    }
+
     /// The live effects that a commit asks for (C36).
     fn commit_targets(&self, target: Target, owner: BranchId) -> Ruling<Vec<EffectId>> {
-        let Some(branch) = self.state.branches.get(&owner) else { return Ok(Vec::new()) };
+        let Some(branch) = self.state.branches.get(&owner) else {
+            return Err(self.ended_target(owner)?);
+        };
         match target {
             Target::Branch(_) => match branch.state {
                 BranchState::Open => Ok(self.state.live_of(owner)),
@@ -189,6 +193,8 @@ impl Turn<'_> {
             if self.keep_watching(id) {
                 continue;
             }
+            // The closure must not hold what another fence of this very turn has settled.
+            self.state.tidy();
             let Some(intent) = self.state.intents.get(&id) else { continue };
             let (target, by) = (intent.target.clone(), intent.by.clone());
             let targets: Vec<EffectId> = intent.targets.iter().copied().collect();

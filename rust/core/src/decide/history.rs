@@ -17,13 +17,15 @@ pub enum Fate {
     Void,
 }
 
-/// What the tables keep of a branch for ever.
+/// A closed branch that memory does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// It was merged into its parent.
-    pub merged: bool,
+pub struct Ended {
     /// Its last token.
     pub token: Token,
+    /// It was merged; if not, it was aborted by name.
+    pub merged: bool,
+    /// The doomed effect that closed it, where there was one.
+    pub cause: Option<EffectId>,
 }
 
 /// Read access to the log and its indexes, within the transaction that decides.
@@ -31,8 +33,8 @@ pub trait History {
     /// The branch of this name, closed ones included.
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError>;
 
-    /// How a branch stands that memory may not hold any more; `None` if the record made none.
-    fn standing(&self, branch: BranchId) -> Result<Option<Standing>, HistoryError>;
+    /// How a branch ended that memory does not hold; `None` if there is no such branch.
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError>;
 
     /// The effect that first registered under this idempotency key and has not become void.
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError>;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::history::Ended;
 use super::vote::with_vote_of;
 use crate::graph::Scratch;
 use crate::model::{
@@ -17,6 +18,12 @@ pub fn decision(state: &State, target: Target) -> Decision {
         Target::Effect(id) => of_effect(state, id),
         Target::Branch(id) => of_branch(state, id),
     }
+}
+
+/// What the fence of a closed branch that memory does not hold would decide (C36).
+pub fn of_ended(id: BranchId, ended: &Ended) -> Decision {
+    let kind = if ended.merged { DecisionKind::Commit } else { DecisionKind::Abort };
+    settled(id.0, kind, ended.cause)
 }
 
 fn settled(target: u64, kind: DecisionKind, cause: Option<EffectId>) -> Decision {
@@ -69,9 +76,9 @@ fn last_of(state: &State, own: &[EffectId]) -> BTreeSet<EffectId> {
     open.into_iter()
         .filter(|last| {
             let above = state.graph.cascade(&mut scratch, &[last.0]);
-            !above.iter().any(|other| {
-                *other != last.0 && own.binary_search(&EffectId(*other)).is_ok()
-            })
+            !above
+                .iter()
+                .any(|other| *other != last.0 && own.binary_search(&EffectId(*other)).is_ok())
         })
         .collect()
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::doom::{Sentence, split};
 use super::{Fate, Ruling, Turn, decision};
 use crate::model::{
-    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, FenceInfo, FenceStatus, OnConflict,
-    Reconciliation, Refusal, Reply, Target, Trigger,
+    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, FenceInfo,
+    FenceStatus, OnConflict, Reconciliation, Refusal, Reply, Target, Trigger,
 };
 use crate::state::Effect;
 
@@ -124,11 +124,7 @@ impl Turn<'_> {
             match *target {
                 Target::Branch(id) => {
                     let Some(branch) = self.state.branches.get(&id) else {
-                        let branch = self.branch_name(id)?;
-                        if self.history.standing(id)?.is_some_and(|standing| standing.merged) {
-                            return Err(Refusal::BranchClosed { branch, cause: None }.into());
-                        }
-                        return Err(self.lost(*target));
+                        return Err(self.ended_target(id)?);
                     };
                     match branch.state {
                         BranchState::Open => targets.extend(self.state.live_of(id)),

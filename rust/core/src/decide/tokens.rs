@@ -1,6 +1,6 @@
 //! Who may: tokens of branches and effects (I9).
 
-use super::{Ruling, Turn};
+use super::{Ended, Ruling, Turn};
 use crate::model::{BranchId, BranchState, Event, Refusal, Token};
 use crate::state::Branch;
 
@@ -21,26 +21,29 @@ impl Turn<'_> {
         }
     }
 
-    /// Refuses a caller whose token of the branch is not the current one; the branch may be in any
-    /// state. A branch that left memory is closed.
-    pub(super) fn holds(&mut self, id: BranchId, token: Token, verb: &str) -> Ruling<()> {
-        let (branch, current, here) = match self.state.branches.get(&id) {
-            Some(branch) => (branch.name.clone(), branch.token, true),
-            None => (self.branch_name(id)?, self.last_token(id)?, false),
-        };
-        if current != token {
-            let refusal =
-                Refusal::StaleToken { branch, held: Some(token), current: Some(current) };
-            self.audit(verb, refusal.code(), id.0, Some(token));
-            return Err(refusal.into());
-        }
-        if here { Ok(()) } else { Err(Refusal::BranchClosed { branch, cause: None }.into()) }
+    /// How a branch ended that memory does not hold.
+    pub(super) fn ended(&self, id: BranchId) -> Ruling<Ended> {
+        let ended = self.history.ended(id)?;
+        ended.ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
     }
 
-    /// The last token of a branch that left memory; of an incarnation before a restore it is stale.
-    fn last_token(&self, id: BranchId) -> Ruling<Token> {
-        let standing = self.history.standing(id)?;
-        Ok(standing.map(|standing| standing.token).unwrap_or_default())
+    /// Refuses a caller whose token of the branch is not the current one; the branch may be in any
+    /// state, and out of memory.
+    pub(super) fn holds(&mut self, id: BranchId, token: Token, verb: &str) -> Ruling<()> {
+        let current = match self.state.branches.get(&id) {
+            Some(branch) => branch.token,
+            None => self.ended(id)?.token,
+        };
+        if current == token {
+            return Ok(());
+        }
+        let refusal = Refusal::StaleToken {
+            branch: self.branch_name(id)?,
+            held: Some(token),
+            current: Some(current),
+        };
+        self.audit(verb, refusal.code(), id.0, Some(token));
+        Err(refusal.into())
     }
 
     /// The same, and the branch takes work.
@@ -52,7 +55,8 @@ impl Turn<'_> {
     /// Refuses where the branch is closed or doomed.
     pub(super) fn takes_work(&self, id: BranchId) -> Ruling<()> {
         let Some(branch) = self.state.branches.get(&id) else {
-            return Err(Refusal::BranchClosed { branch: self.branch_name(id)?, cause: None }.into());
+            let cause = self.ended(id)?.cause;
+            return Err(Refusal::BranchClosed { branch: self.branch_name(id)?, cause }.into());
         };
         match branch.state {
             BranchState::Open => Ok(()),

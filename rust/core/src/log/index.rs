@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::corrupted;
 use super::liveness::{self, ROW_RECORDS};
 use crate::codec::Record;
-use crate::decide::{Fate, Standing};
+use crate::decide::{Ended, Fate};
 use crate::model::{BranchId, EffectId, Event, Token};
 use crate::state::State;
 use crate::storage::{ReadView, StorageError, Table, WriteBatch};
@@ -21,36 +21,6 @@ pub(super) fn name_row(name: &str) -> [u8; 33] {
     let mut row = [0; 33];
     row[1..].copy_from_slice(blake3::hash(name.as_bytes()).as_bytes());
     row
-}
-
-/// The value of a branch's row: whether it was merged, and its last token.
-fn standing_row(standing: Standing) -> [u8; 17] {
-    let mut row = [0; 17];
-    row[0] = u8::from(standing.merged);
-    row[1..9].copy_from_slice(&standing.token.incarnation.to_be_bytes());
-    row[9..].copy_from_slice(&standing.token.number.to_be_bytes());
-    row
-}
-
-pub(super) fn parse_standing(row: &[u8]) -> Result<Standing, StorageError> {
-    let row: &[u8; 17] = row.try_into().map_err(|_| corrupted("table branches"))?;
-    let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
-    let token = Token { incarnation: number(&row[1..9]), number: number(&row[9..]) };
-    Ok(Standing { merged: row[0] == 1, token })
-}
-
-fn change_standing(
-    batch: &mut dyn WriteBatch,
-    branch: BranchId,
-    change: impl FnOnce(&mut Standing),
-) -> Result<(), StorageError> {
-    let row = branch_row(branch.0);
-    let Some(old) = batch.get(Table::Branches, &row)? else {
-        return Err(corrupted(format!("table branches, branch {branch}")));
-    };
-    let mut standing = parse_standing(&old)?;
-    change(&mut standing);
-    batch.put(Table::Branches, &row, &standing_row(standing))
 }
 
 /// The row that lists a branch by its id.
@@ -91,16 +61,20 @@ impl Index {
         match event {
             Event::BranchCreated { name, .. } => {
                 batch.put(Table::Branches, &name_row(name), &id)?;
-                let token = Token { incarnation: state.incarnation, number: seq };
-                let standing = Standing { merged: false, token };
-                batch.put(Table::Branches, &branch_row(seq), &standing_row(standing))?;
-            }
-            Event::BranchMerged { branch } => {
-                change_standing(batch, *branch, |standing| standing.merged = true)?;
+                put_ended(batch, BranchId(seq), |ended| {
+                    ended.token = Token { incarnation: state.incarnation, number: seq };
+                })?;
             }
             Event::BranchTaken { branch, .. } | Event::BranchResumed { branch } => {
-                let token = Token { incarnation: state.incarnation, number: seq };
-                change_standing(batch, *branch, |standing| standing.token = token)?;
+                put_ended(batch, *branch, |ended| {
+                    ended.token = Token { incarnation: state.incarnation, number: seq };
+                })?;
+            }
+            Event::BranchMerged { branch } => {
+                put_ended(batch, *branch, |ended| ended.merged = true)?;
+            }
+            Event::BranchStopped { branch, closed: true, cause, .. } => {
+                put_ended(batch, *branch, |ended| ended.cause = *cause)?;
             }
             Event::Registered(registered) => {
                 if let Some(key) = &registered.call.idempotency_key {
@@ -116,6 +90,11 @@ impl Index {
                 self.settles += doom.members.len() as u64;
                 for member in doom.members.iter() {
                     self.dooms.insert(member);
+                }
+                for stopped in doom.stopped.iter().filter(|stopped| stopped.closed) {
+                    let branch = state.branches.get(&stopped.branch);
+                    let cause = branch.and_then(|branch| branch.cause);
+                    put_ended(batch, stopped.branch, |ended| ended.cause = cause)?;
                 }
             }
             Event::EffectsRecalled { effects, .. } => {
@@ -194,6 +173,40 @@ impl Index {
         let doomed = row.is_some_and(|row| liveness::doomed_in(&row, effect));
         Ok(if doomed { Fate::Doomed } else { Fate::Committed })
     }
+}
+
+const ENDED_BYTES: usize = 25;
+
+/// What a branch's row says: token (incarnation, number), whether it was merged, cause or 0.
+pub(super) fn parse_ended(row: &[u8]) -> Result<Ended, StorageError> {
+    if row.len() != ENDED_BYTES {
+        return Err(corrupted("table branches, a row of a wrong length"));
+    }
+    let number = |from: usize| row[from..from + 8].iter().fold(0, |n, b| n << 8 | u64::from(*b));
+    let cause = number(17);
+    Ok(Ended {
+        token: Token { incarnation: number(0), number: number(8) },
+        merged: row[16] != 0,
+        cause: (cause != 0).then_some(EffectId(cause)),
+    })
+}
+
+/// Changes what a branch's row says, so that it can answer for the branch once memory has let it go.
+fn put_ended(
+    batch: &mut dyn WriteBatch,
+    branch: BranchId,
+    change: impl FnOnce(&mut Ended),
+) -> Result<(), StorageError> {
+    let row = batch.get(Table::Branches, &branch_row(branch.0))?;
+    let blank = Ended { token: Token::default(), merged: false, cause: None };
+    let mut ended = row.map_or(Ok(blank), |row| parse_ended(&row))?;
+    change(&mut ended);
+    let mut row = [0; ENDED_BYTES];
+    row[..8].copy_from_slice(&ended.token.incarnation.to_be_bytes());
+    row[8..16].copy_from_slice(&ended.token.number.to_be_bytes());
+    row[16] = u8::from(ended.merged);
+    row[17..].copy_from_slice(&ended.cause.map_or(0, |cause| cause.0).to_be_bytes());
+    batch.put(Table::Branches, &branch_row(branch.0), &row)
 }
 
 /// A void effect frees its idempotency key for a new attempt.

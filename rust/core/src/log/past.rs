@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use super::index::{branch_row, key_row, name_row, parse_standing};
+use super::index::{branch_row, key_row, name_row, parse_ended};
 use super::{Index, unreadable};
 use crate::codec::Record;
-use crate::decide::{Fate, History, HistoryError, Standing};
+use crate::decide::{Ended, Fate, History, HistoryError};
 use crate::model::{BranchId, EffectId, Event};
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -39,10 +39,10 @@ impl History for Past<'_> {
         Ok(self.row(Table::Branches, &name_row(name))?.map(BranchId))
     }
 
-    fn standing(&self, branch: BranchId) -> Result<Option<Standing>, HistoryError> {
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError> {
         let row = self.view.get(Table::Branches, &branch_row(branch.0));
-        let Some(row) = row.map_err(|error| unreadable(&error))? else { return Ok(None) };
-        parse_standing(&row).map(Some).map_err(|error| unreadable(&error))
+        let row = row.map_err(|error| unreadable(&error))?;
+        row.map(|row| parse_ended(&row).map_err(|error| unreadable(&error))).transpose()
     }
 
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError> {

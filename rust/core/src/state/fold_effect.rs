@@ -20,6 +20,11 @@ impl State {
         self.admit_held(branch);
         self.graph.insert(seq, &raw(&registered.rests_on));
         let named = self.named_versions(registered);
+        // What the branch saw of a call that never ran is under this effect, too, should it have run.
+        let voids = self
+            .branches
+            .get(&branch)
+            .map_or_else(Vec::new, |branch| branch.voids.iter().copied().collect());
         let lineage = self.lineage(branch);
         for level in &lineage {
             if let Some(branch) = self.branches.get_mut(level) {
@@ -38,7 +43,7 @@ impl State {
             reads: registered.call.reads.clone().into(),
             writes: registered.call.writes.clone().into(),
             named,
-            voids: Vec::new(),
+            voids,
             outcome: Outcome::Unknown,
             result: None,
             late: false,
@@ -108,6 +113,14 @@ impl State {
     /// The new effect takes the place of all that it rests on in its branch's tip.
     fn advance_tip(&mut self, id: EffectId, registered: &Registered) {
         let Some(branch) = self.branches.get_mut(&registered.branch) else { return };
+        // Items of one call are siblings: the first of them is in the tip, and no predecessor of the
+        // second.
+        let followed = |member: &EffectId| registered.program.binary_search(member).is_ok();
+        if registered.call.follows == Follows::Tip && branch.tip.iter().all(followed) {
+            branch.tip.clear();
+            branch.tip.insert(id);
+            return;
+        }
         for covered in &registered.rests_on {
             branch.tip.remove(covered);
         }
@@ -375,6 +388,10 @@ impl State {
         for heir in &above {
             if let Some(heir) = self.effects.get_mut(*heir) {
                 heir.voids.push(id);
+                // It rested on what the void effect had inherited from void ones in its turn.
+                heir.voids.extend(effect.voids.iter().copied());
+                heir.voids.sort_unstable();
+                heir.voids.dedup();
                 heir.records.extend(effect.records.iter().copied());
                 heir.records.sort_unstable();
                 heir.records.dedup();
@@ -384,9 +401,9 @@ impl State {
         holders.sort_unstable();
         holders.dedup();
         for holder in &holders {
-            self.replace_held(*holder, id, &below, &effect.records);
+            self.replace_held(*holder, &effect, &below);
         }
-        self.rest_branch_on(effect.branch, observed, id, &effect.records);
+        self.rest_branch_on(effect.branch, observed, &effect);
         for level in self.lineage(effect.branch) {
             if let Some(branch) = self.branches.get_mut(&level) {
                 branch.unvoted.remove(&id);
@@ -430,10 +447,10 @@ impl State {
     fn replace_held(
         &mut self,
         holder: crate::model::BranchId,
-        void: EffectId,
+        effect: &Effect,
         below: &[EffectId],
-        records: &[u64],
     ) {
+        let (void, records) = (effect.id, &effect.records);
         let live: Vec<EffectId> =
             below.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         let Some(branch) = self.branches.get_mut(&holder) else { return };
@@ -443,11 +460,13 @@ impl State {
         if branch.observed.remove(&void) {
             branch.observed.extend(live.iter().copied());
             branch.voids.insert(void);
+            branch.voids.extend(effect.voids.iter().copied());
         }
         branch.named.remove(&void);
         for held in &mut branch.held {
             if held.writers.remove(&void) {
                 held.writers.extend(live.iter().copied());
+                branch.voids.insert(void);
             }
         }
         merge_records(&mut branch.records, records);
@@ -462,8 +481,7 @@ impl State {
         &mut self,
         branch: crate::model::BranchId,
         observed: &[EffectId],
-        void: EffectId,
-        records: &[u64],
+        effect: &Effect,
     ) {
         let live: Vec<EffectId> =
             observed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
@@ -474,8 +492,8 @@ impl State {
         }
         if let Some(known) = self.branches.get_mut(&branch) {
             known.observed.extend(live);
-            known.voids.insert(void);
-            merge_records(&mut known.records, records);
+            known.voids.extend(effect.voids.iter().copied());
+            merge_records(&mut known.records, &effect.records);
         }
     }
 

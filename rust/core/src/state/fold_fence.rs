@@ -89,6 +89,8 @@ impl State {
             effect.state = EffectState::Committed;
             effect.fence = Some(fence);
             effect.records.push(seq);
+            // The fence itself may have been the last vote that others waited for.
+            self.awake.extend(effect.watchers.drain(..));
             let intents = effect.intents.clone();
             for waiting in intents {
                 if let Some(waiting) = self.intents.get_mut(&waiting) {

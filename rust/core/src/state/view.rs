@@ -27,7 +27,8 @@ impl State {
             parent,
             token: branch.token,
             state: branch.state,
-            tip: branch.tip.iter().copied().collect(),
+            // What a fence has settled leaves the tip only when the next command tidies up.
+            tip: branch.tip.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect(),
             reads: branch.reads,
         })
     }

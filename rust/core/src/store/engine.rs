@@ -132,6 +132,7 @@ impl Engine {
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
         let mut core = unpoisoned(&self.core);
         core.usable()?;
+        // What the last fence settled is let go before the next command, or before anyone looks.
         core.state.tidy();
         Ok(core)
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::EffectStore;
 use super::story::Story;
 use crate::codec::Record;
-use crate::decide::{History as _, blockers_of, decision, plan_of, report_of, rollback_state};
+use crate::decide::{
+    Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state,
+};
 use crate::error::Error;
 use crate::log::{Past, corrupted};
 use crate::model::{
@@ -90,15 +92,16 @@ impl EffectStore {
         self.closed_branch(id)
     }
 
+    fn ended(&self, id: BranchId) -> Result<Option<Ended>, Error> {
+        let core = self.engine().lock()?;
+        let view = self.engine().view()?;
+        let past = Past::new(view.as_ref(), &core.index);
+        Ok(past.ended(id).map_err(|error| corrupted(error.0))?)
+    }
+
     /// A branch that memory has let go: merged, or aborted by name.
     fn closed_branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        let standing = {
-            let core = self.engine().lock()?;
-            let view = self.engine().view()?;
-            Past::new(view.as_ref(), &core.index)
-                .standing(id)
-                .map_err(|error| corrupted(error.0))?
-        };
+        let ended = self.ended(id)?.ok_or_else(|| not_found(format!("branch {id}")))?;
         match self.event(id.0)? {
             Some(Event::BranchCreated { name, agent, parent, reads, .. }) => {
                 let parent = match parent {
@@ -110,7 +113,7 @@ impl EffectStore {
                     name,
                     agent,
                     parent,
-                    token: standing.map(|standing| standing.token).unwrap_or_default(),
+                    token: ended.token,
                     state: BranchState::Closed,
                     tip: Vec::new(),
                     reads,
@@ -150,20 +153,12 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn decide(&self, target: Target) -> Result<Decision, Error> {
-        self.tick_if_due()?;
         let core = self.engine().lock()?;
         match target {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
-                let view = self.engine().view()?;
-                let past = Past::new(view.as_ref(), &core.index);
-                let standing = past.standing(id).map_err(|error| corrupted(error.0))?;
-                let mut decided = decision(&core.state, target);
-                if !standing.is_some_and(|standing| standing.merged) {
-                    decided.kind = crate::model::DecisionKind::Abort;
-                }
                 drop(core);
-                self.closed_branch(id)?;
-                Ok(decided)
+                let ended = self.ended(id)?.ok_or_else(|| not_found(format!("branch {id}")))?;
+                Ok(of_ended(id, &ended))
             }
             Target::Effect(id) if !core.state.effects.contains(id) => {
                 let view = self.engine().view()?;
