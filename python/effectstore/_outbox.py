@@ -1,0 +1,145 @@
+"""The outbox: committed deferred effects, handed out in dependency order, at least once, under a stable key."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from effectstore._base import Bound, Frozen, jsonable
+from effectstore._context import effect_scope, refuse_new_work
+from effectstore._effect import Effect
+from effectstore._errors import NotRunError
+from effectstore._handlers import Caller, Handlers, find, tools_of
+from effectstore._payload import optional_text, text
+from effectstore._rollback import LEASE_S
+from effectstore._session import Session
+from effectstore._time import Seconds, moment, to_ms
+from effectstore._values import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from effectstore import _effectstore as core
+
+ANYONE = "*"
+"""Acts for every agent."""
+
+
+class Delivery(Frozen, Bound):
+    """A deferred effect that was handed out under a lease. Report it by `effect.done` or `effect.not_run`."""
+
+    __slots__ = ("_info", "_session", "effect")
+
+    _carry = "the effect's id; it is handed out again when the lease has run out"
+
+    _session: Session
+    _info: "core.DeliveryInfo"
+    effect: Effect
+
+    def __init__(self, session: Session, info: "core.DeliveryInfo") -> None:
+        object.__setattr__(self, "_session", session)
+        object.__setattr__(self, "_info", info)
+        object.__setattr__(self, "effect", Effect(session, info.effect, token=Token(*info.token)))
+
+    def _identity(self) -> tuple[object, ...]:
+        return self._session.store_id, self._info.effect, self._info.token
+
+    @property
+    def idempotency_key(self) -> str:
+        """The stable key of its call, the same at every attempt."""
+        return self._info.idempotency_key
+
+    @property
+    def attempt(self) -> int:
+        """How often it was handed out."""
+        return self._info.attempt
+
+    @property
+    def lease_until(self) -> datetime:
+        """The end of the lease."""
+        return moment(self._info.lease_until_ms)
+
+    @property
+    def token(self) -> Token:
+        """The token of the hold."""
+        return Token(*self._info.token)
+
+    def renew(self, lease: Seconds | None = None) -> None:
+        """Hold it for `lease` seconds from now (60 by default)."""
+        lease_ms = to_ms(LEASE_S if lease is None else lease, "lease")
+        self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
+
+    def release(self) -> None:
+        """Give it back, to be handed out again."""
+        self._session.handle.hold_delivery(self._info.effect, self._info.token, None)
+
+    def to_dict(self, *, payloads: bool = False) -> dict[str, Any]:
+        """The fields in terms of JSON."""
+        del payloads
+        names = ("idempotency_key", "attempt", "lease_until", "token")
+        return {"effect": self._info.effect, **{name: jsonable(getattr(self, name)) for name in names}}
+
+    def __repr__(self) -> str:
+        return f"<Delivery of effect {self._info.effect}: attempt {self.attempt}>"
+
+
+class Outbox:
+    """`store.outbox`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def pending(self, agent: str | None = None) -> "Iterator[Effect]":
+        """Deferred effects whose fence has committed and that have not been reported, for reading."""
+        for found in self._session.handle.deliveries(optional_text(agent, "agent")):
+            yield Effect._of(self._session, self._session.handle.effect(found))
+
+    def claim(
+        self,
+        agent: str,
+        *,
+        tools: "str | Iterable[str] | None" = None,
+        lease: Seconds = LEASE_S,
+        timeout: Seconds = 0,
+    ) -> Delivery | None:
+        """The next effect for this agent (`"*"`: for any), or `None` if none comes within `timeout` seconds."""
+        names = [tools] if isinstance(tools, str) else None if tools is None else list(tools)
+        lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
+        info = self._session.handle.deliver(text(agent, "agent"), names, lease_ms, wait_ms)
+        return None if info is None else Delivery(self._session, info)
+
+    def run(self, handlers: Handlers = None, *, agent: str | None = None) -> tuple[Effect, ...]:
+        """Run what is handed out until nothing is, and report it; `handler(args, delivery)`, plain or async.
+
+        Only tools that have a handler are taken. A handler that raises `NotRunError` did nothing, for good. What else
+        it raises leaves the outcome unknown: the effect is given back, to be handed out again, and the exception
+        passes.
+        """
+        refuse_new_work()
+        tools = tools_of(handlers)
+        caller = Caller()
+        done: list[Effect] = []
+        try:
+            while (delivery := self.claim(ANYONE if agent is None else agent, tools=tools)) is not None:
+                done.append(self._run_one(delivery, handlers, caller))
+        finally:
+            caller.close()
+        return tuple(done)
+
+    def _run_one(self, delivery: Delivery, handlers: Handlers, caller: Caller) -> Effect:
+        effect = delivery.effect
+        handler = find(handlers, effect.tool)
+        if handler is None:
+            delivery.release()
+            message = f"tool {effect.tool!r} was handed out without a handler"
+            raise LookupError(message)
+        try:
+            with effect_scope(effect):
+                result = caller.call(handler, effect.args, delivery)
+        except NotRunError as error:
+            return effect.not_run(error)
+        except BaseException as error:
+            error.add_note(f"effectstore: the outcome of deferred effect {effect.id} is unknown; it was given back")
+            delivery.release()
+            raise
+        return effect.done(result)

@@ -1,0 +1,480 @@
+"""The store: one dependency graph and one append-only log, in one directory."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from effectstore import _effectstore as core
+from effectstore._approval import Alert, Approval
+from effectstore._base import Bound, Frozen
+from effectstore._branch import Branch
+from effectstore._choices import (
+    ApprovalKind,
+    ApprovalState,
+    BranchState,
+    EffectState,
+    Escalate,
+    FenceStatus,
+    Missing,
+    OnConflict,
+    OnFailure,
+    Outcome,
+    Overwrite,
+    ReadRule,
+    RollbackState,
+    Severity,
+)
+from effectstore._compensate import compensate
+from effectstore._context import refuse_new_work
+from effectstore._effect import Effect
+from effectstore._errors import EffectStoreError
+from effectstore._fence import Fence, Reconciliation
+from effectstore._handlers import Handler, Handlers, Progress
+from effectstore._iterate import PAGE, matches, pages
+from effectstore._outbox import Outbox
+from effectstore._payload import Codec, Encode, optional_text, text
+from effectstore._registration import Registration, placed
+from effectstore._rollback import LEASE_S, Rollback, Step
+from effectstore._session import BranchRef, EffectRef, Ref, Session, demand
+from effectstore._time import Seconds, clock_ms, optional_ms, to_ms
+from effectstore._values import (
+    CompensationReport,
+    Decision,
+    Limits,
+    LogRecord,
+    Policy,
+    Retry,
+    Story,
+    Token,
+    Verification,
+)
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger("effectstore")
+
+
+def open(  # noqa: A001  # The name of the interface: effectstore.open.
+    path: str | os.PathLike[str] | None,
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+    encode: Encode | None = None,
+    map_size: int | None = None,
+    clock: Callable[[], float] | None = None,
+) -> "Store":
+    """Open the store in a directory, which is created if missing; `None` keeps it in memory.
+
+    `limits` and `policy` count at creation only. `encode` turns values that are no payloads into payloads. `map_size`
+    is in bytes. `clock` returns seconds since the epoch, for tests. A second open in one process shares the store.
+    Raises a `StorageError`, or `OptionsError` for other options than the first open had.
+    """
+    handle = core.Handle.open(
+        path,
+        create=create,
+        read_only=read_only,
+        limits=None if limits is None else limits._raw(),
+        policy=None if policy is None else policy._raw(),
+        map_size=map_size,
+        clock=None if clock is None else clock_ms(clock),
+    )
+    return Store(Session(handle, Codec(encode)))
+
+
+def import_store(file: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Make a new store at `path` of a file that `export` wrote."""
+    core.import_store(file, path)
+
+
+class Store(Frozen, Bound):
+    """An open store. Use it as a context manager, or close it. Everything may be used from any thread."""
+
+    __slots__ = ("_session",)
+
+    _carry = "its path"
+
+    _session: Session
+
+    def __init__(self, session: Session) -> None:
+        object.__setattr__(self, "_session", session)
+
+    def _identity(self) -> tuple[object, ...]:
+        return (self._session.store_id,)
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return self._session.path
+
+    @property
+    def id(self) -> str:
+        """Its id, which is part of the keys of its inverses."""
+        return self._session.store_id.hex()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        return Limits._of(self._session.handle.limits())
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return Policy._of(self._session.handle.policy())
+
+    @property
+    def outbox(self) -> Outbox:
+        """Committed deferred effects."""
+        return Outbox(self._session)
+
+    def close(self) -> None:
+        """Close it; decides nothing. Further calls raise `StoreClosedError`."""
+        self._session.handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def configure(self, *, by: str, limits: Limits | None = None, policy: Policy | None = None) -> None:
+        """Replace limits or policy; both live in the store."""
+        self._session.handle.configure(
+            text(by, "by"),
+            None if limits is None else limits._raw(),
+            None if policy is None else policy._raw(),
+        )
+
+    def freeze(self, *, by: str, reason: str) -> None:
+        """Stop new registrations."""
+        self._session.handle.freeze(text(by, "by"), text(reason, "reason"))
+
+    def unfreeze(self, *, by: str) -> None:
+        """Let them in again."""
+        self._session.handle.unfreeze(text(by, "by"))
+
+    def branch(
+        self,
+        name: str,
+        *,
+        agent: str | None = None,
+        parent: BranchRef | None = None,
+        reads: ReadRule = "speculative",
+        overwrite: Overwrite = "guard",
+        lease: Seconds | None = None,
+    ) -> Branch:
+        """Create a branch; `agent=None` is the name. Raises `BranchExistsError` if it is there."""
+        refuse_new_work()
+        above = None if parent is None else self._session.branch_id(parent)
+        lease_ms = optional_ms(lease, "lease")
+        made = self._session.handle.create_branch(
+            text(name, "name"), optional_text(agent, "agent"), above, reads, overwrite, lease_ms
+        )
+        return Branch._owned(self._session, made)
+
+    def takeover(self, name: str, *, worker_gone: bool = False, by: str | None = None) -> Branch:
+        """Take a branch's work over, with a new token; older holders of it and of its effects become stale.
+
+        `worker_gone=True` says that the former worker is known to be dead, so that no call of it can still land.
+        """
+        taken = self._session.handle.takeover(text(name, "name"), worker_gone, optional_text(by, "by"))
+        return Branch._owned(self._session, taken)
+
+    def join(self, name: str, token: Token | tuple[int, int]) -> Branch:
+        """The branch under a token that was handed over. Raises `StaleTokenError` if it is not the current one."""
+        incarnation, number = token
+        joined = self._session.handle.join(text(name, "name"), (incarnation, number))
+        return Branch(self._session, joined, token=Token(incarnation, number))
+
+    def branches(
+        self,
+        *,
+        since: int = 0,
+        limit: int | None = None,
+        state: BranchState | None = None,
+        agent: str | None = None,
+        parent: str | None = None,
+    ) -> Iterator[Branch]:
+        """The branches in id order, for reading."""
+
+        def fetch(after: int, size: int) -> list[Branch]:
+            return [Branch(self._session, info, token=None) for info in self._session.handle.branches(after, size)]
+
+        return _listed(fetch, since, limit, state=state, agent=agent, parent=parent)
+
+    def register_many(self, calls: Iterable[Registration]) -> list[Effect]:
+        """Register calls, all or nothing, in order. `after=` may name earlier items; a refusal has `.index`."""
+        refuse_new_work()
+        listed = list(calls)
+        places: dict[int, int] = {}
+        raw = []
+        for place, call in enumerate(listed):
+            self._session.check_own(call.branch)
+            try:
+                raw.append(placed(call, places))
+            except EffectStoreError as error:
+                error.index = place
+                raise
+            places[id(call)] = place
+        receipts = self._session.handle.register(raw, 0) if raw else []
+        return [call.branch._received(receipt) for call, receipt in zip(listed, receipts, strict=True)]
+
+    def decide(self, target: Ref) -> Decision:
+        """What the fence would decide. Changes nothing."""
+        return Decision.of(self._session.handle.decide(self._session.target(target)))
+
+    def commit(self, target: Branch | Effect, *, escalate: Escalate = "wait", timeout: Seconds = 0) -> Fence:
+        """Vote for the owner's part and ask for its commit, with the token of the branch.
+
+        With `"wait"` an intent stays that commits by itself, and `timeout` waits for it; with `"never"` blockers raise
+        `FenceClosureError`, as a doomed closure always does.
+        """
+        if isinstance(target, Branch):
+            held, name = target.token, target.name
+        elif isinstance(target, Effect):
+            held, name = target._branch_token, target._branch_name
+        else:
+            message = f"commit takes a Branch or an Effect with its token, not {type(target).__name__}"
+            raise TypeError(message)
+        wanted = self._session.target(target)
+        decided = self._session.handle.commit(wanted, demand(held, name), escalate, to_ms(timeout, "timeout"))
+        fence = Fence._of(self._session, decided)
+        logger.info("fence %s %s: %d committed", fence.id, fence.status, len(fence.committed))
+        return fence
+
+    def reconcile(
+        self,
+        *,
+        commit: Ref | Iterable[Ref] = (),
+        abort: Ref | Iterable[Ref] = (),
+        closure: bool = False,
+        by: str | None = None,
+        reason: str | None = None,
+        on_conflict: OnConflict = "raise",
+        escalate: Escalate = "wait",
+    ) -> Reconciliation:
+        """The merge authority: settle winners and losers in one decision.
+
+        `closure=True` votes for all that `commit` rests on, whoever owns it, and needs `by=`. Raises
+        `ReconcileConflictError` if a winner rests on a loser, `FenceClosureError` with `escalate="never"`.
+        """
+        settled = self._session.handle.reconcile(
+            self._targets(commit),
+            self._targets(abort),
+            closure,
+            optional_text(by, "by"),
+            optional_text(reason, "reason"),
+            on_conflict,
+            escalate,
+        )
+        found = Reconciliation._of(self._session, settled)
+        logger.info(
+            "reconciled: %d committed, %d doomed, %d cascaded, rollback %s",
+            len(found.committed),
+            len(found.doomed),
+            len(found.cascaded),
+            settled.rollback,
+        )
+        return found
+
+    def _targets(self, refs: Ref | Iterable[Ref]) -> list[tuple[bool, int]]:
+        if isinstance(refs, str | int | Branch | Effect):
+            return [self._session.target(refs)]
+        return [self._session.target(ref) for ref in refs]
+
+    def compensate(
+        self,
+        handlers: Handlers = None,
+        *,
+        rollback: Rollback | int | Literal["due"] = "due",
+        agent: str | None = None,
+        missing: Missing = "fail",
+        retry: Retry | None = None,
+        on_failure: OnFailure | None = None,
+        workers: int = 1,
+        lease: Seconds = LEASE_S,
+        timeout: Seconds = 0,
+        handler_timeout: Seconds | None = None,
+        probes: Mapping[str, Handler] | None = None,
+        progress: Progress | None = None,
+    ) -> CompensationReport:
+        """Run every step that is due and may be run here; sleep through its backoffs; wait for others up to `timeout`.
+
+        `handlers` maps a tool to `handler(args, step)`, plain or async; `None` means the functions decorated in this
+        process. `probes` has the same shape and says whether an effect of unknown outcome happened. `agent=None` acts
+        for every agent. A handler that outlives `handler_timeout` counts as failed. `progress(step, outcome)` is
+        called after each attempt. On `KeyboardInterrupt` the running attempt is recorded as interrupted and the
+        exception passes; the rollback stays resumable.
+        """
+        report = compensate(
+            self._session,
+            handlers,
+            rollback=rollback,
+            agent=agent,
+            missing=missing,
+            retry=retry,
+            on_failure=on_failure,
+            workers=workers,
+            lease=lease,
+            timeout=timeout,
+            handler_timeout=handler_timeout,
+            probes=probes,
+            progress=progress,
+        )
+        level = logging.INFO if report.clean else logging.WARNING
+        logger.log(level, "compensated rollbacks %s: clean=%s", list(report.rollbacks), report.clean)
+        return report
+
+    def claim(
+        self,
+        agent: str,
+        *,
+        tools: str | Iterable[str] | None = None,
+        lease: Seconds = LEASE_S,
+        timeout: Seconds = 0,
+    ) -> Step | None:
+        """Take a step that is due; its attempt has begun durably. `None` if none comes within `timeout` seconds."""
+        names = [tools] if isinstance(tools, str) else None if tools is None else list(tools)
+        lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
+        info = self._session.handle.claim(text(agent, "agent"), names, lease_ms, wait_ms)
+        return None if info is None else Step(self._session, info)
+
+    def tick(self) -> int:
+        """Do what fell due (leases, deadlines, backoffs); the number of events."""
+        return self._session.handle.tick()
+
+    def effect(self, id: EffectRef) -> Effect:  # noqa: A002  # The name of the interface.
+        """One effect, for reading."""
+        return Effect._of(self._session, self._session.handle.effect(self._session.effect_id(id)))
+
+    def effects(
+        self,
+        *,
+        since: int = 0,
+        limit: int | None = None,
+        branch: BranchRef | None = None,
+        state: EffectState | None = None,
+        outcome: Outcome | None = None,
+        agent: str | None = None,
+        tool: str | None = None,
+    ) -> Iterator[Effect]:
+        """The effects in id order, for reading."""
+        of_branch = None if branch is None else self._session.branch_id(branch)
+
+        def fetch(after: int, size: int) -> list[Effect]:
+            infos = self._session.handle.effects(after, size, of_branch, state, outcome, agent, tool)
+            return [Effect._of(self._session, info) for info in infos]
+
+        return pages(fetch, lambda effect: effect.id, since=since, limit=limit)
+
+    def fence(self, id: int) -> Fence:  # noqa: A002
+        """One fence."""
+        return Fence._of(self._session, self._session.handle.fence(id))
+
+    def fences(self, *, since: int = 0, limit: int | None = None, status: FenceStatus | None = None) -> Iterator[Fence]:
+        """The fences in id order."""
+
+        def fetch(after: int, size: int) -> list[Fence]:
+            return [Fence._of(self._session, info) for info in self._session.handle.fences(after, size)]
+
+        return _listed(fetch, since, limit, status=status)
+
+    def rollback(self, id: int) -> Rollback:  # noqa: A002
+        """One rollback."""
+        return Rollback._of(self._session, self._session.handle.rollback(id))
+
+    def rollbacks(
+        self, *, since: int = 0, limit: int | None = None, state: RollbackState | None = None
+    ) -> Iterator[Rollback]:
+        """The rollbacks in id order."""
+
+        def fetch(after: int, size: int) -> list[Rollback]:
+            return [Rollback._of(self._session, info) for info in self._session.handle.rollbacks(after, size)]
+
+        return _listed(fetch, since, limit, state=state)
+
+    def approval(self, id: int) -> Approval:  # noqa: A002
+        """One approval."""
+        return Approval._of(self._session, self._session.handle.approval(id))
+
+    def approvals(
+        self,
+        *,
+        since: int = 0,
+        limit: int | None = None,
+        state: ApprovalState | None = None,
+        kind: ApprovalKind | None = None,
+    ) -> Iterator[Approval]:
+        """The approvals in id order."""
+
+        def fetch(after: int, size: int) -> list[Approval]:
+            return [Approval._of(self._session, info) for info in self._session.handle.approvals(after, size)]
+
+        return _listed(fetch, since, limit, state=state, kind=kind)
+
+    def alerts(self, *, since: int = 0, limit: int | None = None, severity: Severity | None = None) -> Iterator[Alert]:
+        """The alerts in id order."""
+
+        def fetch(after: int, size: int) -> list[Alert]:
+            return [Alert._of(self._session, info) for info in self._session.handle.alerts(after, size)]
+
+        return _listed(fetch, since, limit, severity=severity)
+
+    def log(self, since: int = 0, *, limit: int | None = None, timeout: Seconds = 0) -> Iterator[LogRecord]:
+        """The records after `since`, up to the log's head; `timeout` waits for the first one if there is none."""
+        wait_ms = to_ms(timeout, "timeout")
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            entries = self._session.handle.log(since, size, wait_ms)
+            for entry in entries:
+                since = entry.seq
+                yield LogRecord.of(entry)
+            wait_ms = 0
+            left = None if left is None else left - len(entries)
+            if len(entries) < size:
+                return
+
+    def explain(self, ref: Ref) -> Story:
+        """The records of one story in order: of an effect, a branch, a fence, a rollback, an approval."""
+        _, found = self._session.target(ref)
+        return Story(found, tuple(LogRecord.of(entry) for entry in self._session.handle.explain(found)))
+
+    def verify(self, from_head: Verification | tuple[int, bytes | str] | None = None) -> Verification:
+        """Check chain, indexes and invariants. With a head that was kept elsewhere it also finds a cut tail.
+
+        Raises `CorruptedError` with the first bad place.
+        """
+        head: tuple[int, bytes] | None = None
+        if isinstance(from_head, Verification):
+            head = from_head.head, bytes.fromhex(from_head.head_hash)
+        elif from_head is not None:
+            number, digest = from_head
+            head = number, bytes.fromhex(digest) if isinstance(digest, str) else digest
+        records, last, chain = self._session.handle.verify(head)
+        return Verification(records, last, chain.hex())
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Copy the store into a directory that does not exist yet, while it is in use."""
+        self._session.handle.backup(path)
+
+    def export(self, file: str | os.PathLike[str]) -> None:
+        """Write the log to a CBOR sequence file (RFC 8742) that does not exist yet."""
+        self._session.handle.export(file)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}>"
+
+
+def _listed(fetch: Callable[[int, int], list[_T]], since: int, limit: int | None, **wanted: Any) -> Iterator[_T]:
+    return pages(fetch, _id, since=since, limit=limit, keep=matches(**wanted))
+
+
+def _id(item: Any) -> int:
+    found: int = item.id
+    return found

@@ -1,0 +1,64 @@
+"""Times: seconds come in, milliseconds go to the core, aware UTC datetimes come out."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+Seconds: TypeAlias = float | timedelta
+"""A span of time: seconds as a number, or a `timedelta`."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_MS = 1 << 53
+"""Spans are exact as floats up to here; it is some 285,000 years."""
+
+
+def to_ms(span: Seconds, what: str) -> int:
+    """Milliseconds of a span, rounded up, so that a wait is never shorter than asked for.
+
+    Raises `ValueError` for a negative, infinite or overlong span: there is no "for ever".
+    """
+    if isinstance(span, timedelta):
+        span = span.total_seconds()
+    if isinstance(span, bool) or not isinstance(span, int | float):
+        message = f"{what} takes seconds as a number or a timedelta, not {type(span).__name__}"
+        raise TypeError(message)
+    if not 0 <= span * 1000 <= _LONGEST_MS:
+        message = f"{what} must be a finite number of seconds, zero or more"
+        raise ValueError(message)
+    return math.ceil(round(span * 1000, 3))
+
+
+def optional_ms(span: Seconds | None, what: str) -> int | None:
+    """Milliseconds of a span, if there is one."""
+    return None if span is None else to_ms(span, what)
+
+
+def moment(time_ms: int) -> datetime:
+    """The aware UTC datetime of these milliseconds since the epoch."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def optional_moment(time_ms: int | None) -> datetime | None:
+    """The aware UTC datetime of these milliseconds since the epoch, if there are any."""
+    return None if time_ms is None else moment(time_ms)
+
+
+def since_epoch_ms(when: datetime, what: str) -> int:
+    """Milliseconds since the epoch of an aware datetime; `ValueError` for a naive one."""
+    if when.utcoffset() is None:
+        message = f"{what} must be an aware datetime"
+        raise ValueError(message)
+    return max(0, (when - _EPOCH) // timedelta(milliseconds=1))
+
+
+def clock_ms(clock: Callable[[], float]) -> Callable[[], int]:
+    """The caller's clock, in seconds since the epoch, as the core reads it."""
+
+    def read() -> int:
+        return int(clock() * 1000)
+
+    return read

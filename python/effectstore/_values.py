@@ -1,0 +1,434 @@
+"""Plain values: what callers hand over and what verbs hand back. They hold no store, compare by fields and pickle."""
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+
+from effectstore._base import PAYLOAD, NoTruth, Plain
+from effectstore._choices import (
+    Authority,
+    BlockReason,
+    DecisionKind,
+    FailureKind,
+    IrreversibleRule,
+    OnFailure,
+    Reversibility,
+)
+from effectstore._time import Seconds, moment, optional_moment, optional_ms, since_epoch_ms, to_ms
+
+if TYPE_CHECKING:
+    from effectstore import _effectstore as core
+    from effectstore._payload import Codec
+
+
+class Token(NamedTuple):
+    """Proof of ownership, strictly increasing (I9): the store's incarnation, then the number of a record."""
+
+    incarnation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(Plain):
+    """How often and how patiently an inverse is tried.
+
+    `delay` is the wait in seconds before the second attempt, `backoff` the factor by which it grows, `max_delay` the
+    longest wait, `jitter` the share by which it varies (0 to 1).
+    """
+
+    max_attempts: int = 5
+    delay: Seconds = 1.0
+    backoff: float = 2.0
+    max_delay: Seconds = 60.0
+    jitter: float = 0.2
+
+    def _raw(self) -> "core._Retry":
+        delay_ms, max_delay_ms = to_ms(self.delay, "delay"), to_ms(self.max_delay, "max_delay")
+        return self.max_attempts, delay_ms, self.backoff, max_delay_ms, self.jitter
+
+    @classmethod
+    def _of(cls, raw: "core._Retry") -> Self:
+        attempts, delay_ms, backoff, max_delay_ms, jitter = raw
+        return cls(attempts, delay_ms / 1000, backoff, max_delay_ms / 1000, jitter)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy(Plain):
+    """Rules of the store that its owners may set. Times are `Seconds`; `key_retention=None` keeps keys for ever."""
+
+    require_inverse: bool = True
+    auto_keys: int = 5
+    irreversible: IrreversibleRule = "approval"
+    authority: Authority = "owner"
+    on_failure: OnFailure = "halt"
+    retry: Retry = field(default_factory=Retry)
+    confirm_within: Seconds = 300
+    key_retention: Seconds | None = None
+    separation_of_duties: bool = False
+
+    def _raw(self) -> "core._Policy":
+        return {
+            "require_inverse": self.require_inverse,
+            "auto_keys": self.auto_keys,
+            "irreversible": self.irreversible,
+            "authority": self.authority,
+            "on_failure": self.on_failure,
+            "retry": self.retry._raw(),
+            "confirm_within_ms": to_ms(self.confirm_within, "confirm_within"),
+            "key_retention_ms": optional_ms(self.key_retention, "key_retention"),
+            "separation_of_duties": self.separation_of_duties,
+        }
+
+    @classmethod
+    def _of(cls, raw: "core._Policy") -> Self:
+        named: dict[str, Any] = dict(raw)
+        retention_ms = named.pop("key_retention_ms")
+        return cls(
+            confirm_within=named.pop("confirm_within_ms") / 1000,
+            key_retention=None if retention_ms is None else retention_ms / 1000,
+            retry=Retry._of(named.pop("retry")),
+            **named,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Plain):
+    """Limits of the store (I20). Beyond one a registration is refused with what to wait for; `None` is no limit."""
+
+    payload_bytes: int = 1 << 20
+    live_effects: int = 1_000_000
+    dependencies: int = 4096
+    keys: int = 1024
+    key_bytes: int = 65_536
+    name_bytes: int = 1024
+    live_writers_per_key: int = 64
+    readers_per_version: int = 100_000
+    closure: int | None = None
+    depth: int | None = None
+    fan_out: int | None = None
+    batch_records: int = 100_000
+
+    def _raw(self) -> "core._Limits":
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def _of(cls, raw: "core._Limits") -> Self:
+        return cls(**cast("dict[str, Any]", raw))
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse(Plain):
+    """The logged undo of an effect: which tool to call with which arguments.
+
+    `args=None`: completed by `done(inverse=)`; if the outcome stays unknown, the handler gets `None`. `deadline` is an
+    aware datetime, or a timedelta from the registration. `agent` says who may run it: `None` the effect's agent, `"*"`
+    anyone. `limitation` says in words what stays behind, and makes the class partial. `calls` and `instruction` are
+    set by `steps` and `manual`.
+    """
+
+    tool: str
+    args: Any = field(default=None, metadata=PAYLOAD)
+    _: KW_ONLY
+    deadline: datetime | timedelta | None = None
+    compare_and_set: bool = False
+    agent: str | None = None
+    retry: Retry | None = None
+    artifact: str | None = None
+    limitation: str | None = None
+    calls: tuple["Inverse", ...] = ()
+    instruction: str | None = None
+
+    @classmethod
+    def steps(cls, calls: Iterable["Inverse | tuple[str, Any]"], **options: Any) -> Self:
+        """An ordered list of calls, each an `Inverse` or a pair of tool and arguments; `options` hold for all."""
+        made = tuple(call if isinstance(call, Inverse) else Inverse(*call) for call in calls)
+        if not made:
+            message = "an inverse of steps needs at least one call"
+            raise ValueError(message)
+        return cls(made[0].tool, None, calls=made, **options)
+
+    @classmethod
+    def manual(cls, text: str, **options: Any) -> Self:
+        """A step that a person performs and confirms; `text` says what is to be done."""
+        return cls("", None, instruction=text, **options)
+
+    def _raw(self, codec: "Codec", root: str = "inverse") -> "core._Inverse":
+        calls = self.calls or (() if self.instruction is not None else (self,))
+        deadline_ms = deadline_after_ms = None
+        if isinstance(self.deadline, timedelta):
+            deadline_after_ms = to_ms(self.deadline, "deadline")
+        elif self.deadline is not None:
+            deadline_ms = since_epoch_ms(self.deadline, "deadline")
+        return (
+            [(call.tool, None if call.args is None else codec.dump(call.args, f"{root}.args")) for call in calls],
+            self.instruction,
+            deadline_ms,
+            deadline_after_ms,
+            self.compare_and_set,
+            self.agent,
+            None if self.retry is None else self.retry._raw(),
+            self.artifact,
+            self.limitation,
+        )
+
+    @classmethod
+    def _of(cls, raw: "core._Inverse") -> Self:
+        from effectstore._payload import load  # noqa: PLC0415  # The errors need this module, and payloads the errors.
+
+        calls, instruction, deadline_ms, after_ms, compare_and_set, agent, retry, artifact, limitation = raw
+        made = [(tool, None if args is None else load(args, "inverse.args")) for tool, args in calls]
+        deadline: datetime | timedelta | None = optional_moment(deadline_ms)
+        if deadline is None and after_ms is not None:
+            deadline = timedelta(milliseconds=after_ms)
+        single = len(made) == 1
+        return cls(
+            made[0][0] if made else "",
+            made[0][1] if single else None,
+            deadline=deadline,
+            compare_and_set=compare_and_set,
+            agent=agent,
+            retry=None if retry is None else Retry._of(retry),
+            artifact=artifact,
+            limitation=limitation,
+            calls=() if single else tuple(Inverse(tool, args) for tool, args in made),
+            instruction=instruction,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation(Plain):
+    """A recorded read: `writers` are the live effects that the reader now rests on; empty, the key is settled.
+
+    `at` is the log's head when it was answered; `observe(since=)` counts from there.
+    """
+
+    key: str
+    writers: tuple[int, ...]
+    version: int | None = None
+    at: int = 0
+
+    @classmethod
+    def _of(cls, raw: "core._Observation") -> Self:
+        key, version, writers, at = raw
+        return cls(key.decode("utf-8", "surrogateescape"), tuple(writers), version, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker(Plain):
+    """An effect in the way of a commit, and why."""
+
+    effect: int
+    branch: str
+    agent: str
+    reason: BlockReason
+
+    @classmethod
+    def _of(cls, raw: "core._Blocker") -> Self:
+        effect, branch, agent, reason = raw
+        return cls(effect, branch, agent, cast("BlockReason", reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(NoTruth, Plain):
+    """What a fence would decide. Ids throughout; `expired` are members past their undo window."""
+
+    _ask: ClassVar[str] = "kind"
+
+    target: int
+    kind: DecisionKind
+    closure: tuple[int, ...]
+    blockers: tuple[Blocker, ...]
+    cause: int | None
+    expired: tuple[int, ...]
+
+    @classmethod
+    def of(cls, info: "core.DecisionInfo") -> Self:
+        """The decision as a value."""
+        return cls(
+            info.target,
+            cast("DecisionKind", info.kind),
+            tuple(info.closure),
+            tuple(Blocker._of(raw) for raw in info.blockers),
+            info.cause,
+            tuple(info.expired),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Plain):
+    """A failed step. `attempts` counts those begun in this generation; `writer` is the later writer of a conflict."""
+
+    effect: int
+    tool: str
+    agent: str
+    kind: FailureKind
+    error_type: str
+    message: str
+    attempts: int
+    writer: int | None
+
+    @property
+    def step(self) -> int:
+        """The step's id, which is its effect's."""
+        return self.effect
+
+    @classmethod
+    def _of(cls, raw: "core._Failure") -> Self:
+        effect, tool, agent, kind, error_type, message, attempts, writer = raw
+        return cls(effect, tool, agent, cast("FailureKind", kind), error_type, message, attempts, writer)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedStep(Plain):
+    """A step that is held by failed steps or live writers (`by`)."""
+
+    effect: int
+    by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report(NoTruth, Plain):
+    """What became of a rollback's members; each is in exactly one list (I18)."""
+
+    _ask: ClassVar[str] = "clean"
+
+    completed: tuple[int, ...]
+    unsettled: tuple[int, ...]
+    failed: tuple[Failure, ...]
+    blocked: tuple[BlockedStep, ...]
+    pending: tuple[int, ...]
+    discarded: tuple[int, ...]
+    clean: bool
+    downstream_confirmed: bool
+
+    @classmethod
+    def of(cls, info: "core.ReportInfo") -> Self:
+        """The report as a value."""
+        return cls(
+            tuple(info.completed),
+            tuple(info.unsettled),
+            tuple(Failure._of(raw) for raw in info.failed),
+            tuple(BlockedStep(effect, tuple(by)) for effect, by in info.blocked),
+            tuple(info.pending),
+            tuple(info.discarded),
+            info.clean,
+            info.downstream_confirmed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompensationReport(NoTruth, Plain):
+    """What became of the whole rollbacks that a `compensate` touched, whichever agent ran their steps.
+
+    `approvals` are the ids of those that it waits for.
+    """
+
+    _ask: ClassVar[str] = "clean"
+
+    rollbacks: tuple[int, ...]
+    completed: tuple[int, ...]
+    unsettled: tuple[int, ...]
+    pending: tuple[int, ...]
+    discarded: tuple[int, ...]
+    failed: tuple[Failure, ...]
+    blocked: tuple[BlockedStep, ...]
+    approvals: tuple[int, ...]
+    clean: bool
+    downstream_confirmed: bool
+
+    @classmethod
+    def of(cls, rollbacks: Iterable[int], reports: Iterable[Report], approvals: Iterable[int]) -> Self:
+        """The reports of several rollbacks as one."""
+        each = list(reports)
+        return cls(
+            rollbacks=tuple(sorted(rollbacks)),
+            completed=tuple(sorted(effect for report in each for effect in report.completed)),
+            unsettled=tuple(sorted(effect for report in each for effect in report.unsettled)),
+            pending=tuple(sorted(effect for report in each for effect in report.pending)),
+            discarded=tuple(sorted(effect for report in each for effect in report.discarded)),
+            failed=tuple(failure for report in each for failure in report.failed),
+            blocked=tuple(blocked for report in each for blocked in report.blocked),
+            approvals=tuple(sorted(approvals)),
+            clean=all(report.clean for report in each),
+            downstream_confirmed=all(report.downstream_confirmed for report in each),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep(Plain):
+    """A step of a plan. A list of calls has a list of pairs of tool and arguments in `args`."""
+
+    effect: int
+    tool: str
+    args: Any = field(metadata=PAYLOAD)
+    agent: str
+    reversibility: Reversibility
+    deadline: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Plain):
+    """The steps of a rollback that are left, in the order in which one worker would take them.
+
+    `digest` names exactly this plan; approvals are bound to it.
+    """
+
+    digest: str
+    steps: tuple[PlannedStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(Plain):
+    """What `verify` walked. `head` and `head_hash` may be kept elsewhere and given to a later `verify`."""
+
+    records: int
+    head: int
+    head_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord(Plain):
+    """A record of the log. `ref` is the effect, branch or rollback that it is about; `hash` is its chain hash."""
+
+    seq: int
+    time: datetime
+    kind: str
+    ref: int | None
+    body_cbor: bytes = field(repr=False)
+    hash: str = field(repr=False)
+
+    @property
+    def body(self) -> Any:
+        """The record's header, decoded; payloads appear as length and hash."""
+        from effectstore._payload import load_header  # noqa: PLC0415  # The errors need this module.
+
+        return load_header(self.body_cbor)
+
+    def to_dict(self, *, payloads: bool = False) -> dict[str, Any]:
+        """The fields in terms of JSON. A header holds no payloads, so both forms are the same."""
+        found = super(LogRecord, self).to_dict(payloads=payloads)
+        del found["body_cbor"]
+        return found
+
+    @classmethod
+    def of(cls, entry: "core.LogEntry") -> Self:
+        """The record as a value."""
+        when = moment(entry.time_ms)
+        return cls(entry.seq, when, entry.kind, entry.reference or None, entry.body, entry.hash.hex())
+
+
+@dataclass(frozen=True, slots=True)
+class Story(Plain):
+    """What the log tells about one effect, branch, fence or rollback. `str(story)` is the tale for people."""
+
+    ref: int
+    records: tuple[LogRecord, ...]
+
+    def __str__(self) -> str:
+        lines = [f"The story of {self.ref}"]
+        for record in self.records:
+            when = record.time.strftime("%Y-%m-%d %H:%M:%S")
+            about = "" if record.ref in {None, self.ref} else f" ({record.ref})"
+            lines.append(f"  {record.seq:>8}  {when}  {record.kind.replace('_', ' ')}{about}")
+        return "\n".join(lines)

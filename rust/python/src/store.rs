@@ -1,0 +1,125 @@
+//! The handle of an open store: opening, closing, settings.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use effectstore::{EffectStore, Options};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::policy::{LimitsDict, PolicyDict, policy_out};
+use crate::wait::call;
+
+/// An open store. Every call detaches from the interpreter while the core works.
+#[pyclass(frozen, module = "effectstore._effectstore")]
+pub(crate) struct Handle {
+    pub(crate) store: EffectStore,
+}
+
+#[pymethods]
+impl Handle {
+    /// Open the store at `path`; `None` keeps it in memory.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, create, read_only, limits, policy, map_size, clock))]
+    #[allow(clippy::too_many_arguments)] // One for each option.
+    fn open(
+        py: Python<'_>,
+        path: Option<PathBuf>,
+        create: bool,
+        read_only: bool,
+        limits: Option<LimitsDict>,
+        policy: Option<PolicyDict>,
+        map_size: Option<u64>,
+        clock: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let mut options = Options::default();
+        options.create = create;
+        options.read_only = read_only;
+        options.limits = limits.map(Into::into);
+        options.policy = policy.map(|policy| policy.policy(py)).transpose()?;
+        options.map_size = map_size;
+        options.clock = clock.map(|clock| clock_of(py, clock)).transpose()?;
+        let store = call(py, || match path {
+            Some(path) => EffectStore::open(path, options),
+            None => EffectStore::in_memory(options),
+        })?;
+        Ok(Handle { store })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        call(py, || self.store.close())
+    }
+
+    fn path(&self) -> String {
+        self.store.path().to_string_lossy().into_owned()
+    }
+
+    fn store_id(&self, py: Python<'_>) -> PyResult<[u8; 16]> {
+        call(py, || self.store.store_id())
+    }
+
+    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
+        call(py, || self.store.incarnation())
+    }
+
+    fn limits(&self, py: Python<'_>) -> PyResult<LimitsDict> {
+        call(py, || self.store.limits()).map(Into::into)
+    }
+
+    fn policy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let policy = call(py, || self.store.policy())?;
+        policy_out(py, &policy)
+    }
+
+    fn now_ms(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.store.now_ms())
+    }
+
+    #[pyo3(signature = (by, limits, policy))]
+    fn configure(
+        &self,
+        py: Python<'_>,
+        by: &str,
+        limits: Option<LimitsDict>,
+        policy: Option<PolicyDict>,
+    ) -> PyResult<()> {
+        let policy = policy.map(|policy| policy.policy(py)).transpose()?;
+        call(py, || self.store.configure(by, limits.map(Into::into), policy))
+    }
+
+    fn freeze(&self, py: Python<'_>, by: &str, reason: &str) -> PyResult<()> {
+        call(py, || self.store.freeze(by, reason))
+    }
+
+    fn unfreeze(&self, py: Python<'_>, by: &str) -> PyResult<()> {
+        call(py, || self.store.unfreeze(by))
+    }
+
+    fn tick(&self, py: Python<'_>) -> PyResult<u64> {
+        call(py, || self.store.tick())
+    }
+}
+
+/// The core's clock over the caller's, which is asked once here so that a broken one is found now.
+///
+/// The core cannot stop for an exception; a clock that fails later is reported to the interpreter's
+/// hook for such errors and stands still.
+fn clock_of(
+    py: Python<'_>,
+    clock: Py<PyAny>,
+) -> PyResult<Arc<dyn Fn() -> u64 + Send + Sync + 'static>> {
+    let first: u64 = clock.call0(py)?.extract(py)?;
+    let last = AtomicU64::new(first);
+    Ok(Arc::new(move || {
+        let read = Python::try_attach(|py| {
+            clock.call0(py).and_then(|now| now.extract::<u64>(py)).map_err(|error| {
+                error.write_unraisable(py, Some(clock.bind(py)));
+            })
+        });
+        if let Some(Ok(now)) = read {
+            last.store(now, Ordering::Relaxed);
+        }
+        last.load(Ordering::Relaxed)
+    }))
+}
