@@ -6,6 +6,7 @@
 //!   the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
 //! - No code of a user runs inside a transaction.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -302,6 +303,7 @@ impl Engine {
         id: [u8; 16],
         now_ms: u64,
     ) -> Result<Result<Reply, Error>, StorageError> {
+        core.index.prepare_fold(&mut core.state, core.tail.head);
         let Verdict { events, reply } = {
             let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.index);
             decide(&mut core.state, &past, command, now_ms)
@@ -374,8 +376,11 @@ impl Core {
     }
 
     /// The command, with what its branches have observed since their last registration.
-    fn with_pending(&self, command: &Command) -> Command {
-        let Command::Register { calls, .. } = command else { return command.clone() };
+    fn with_pending<'c>(&self, command: &'c Command) -> Cow<'c, Command> {
+        let Command::Register { calls, .. } = command else { return Cow::Borrowed(command) };
+        if self.pending.is_empty() {
+            return Cow::Borrowed(command);
+        }
         let mut branches: Vec<BranchId> = calls.iter().map(|placed| placed.branch).collect();
         branches.sort_unstable();
         branches.dedup();
@@ -386,7 +391,7 @@ impl Core {
                 Some(Observed { branch, observations })
             })
             .collect();
-        Command::Register { calls: calls.clone(), observed }
+        Cow::Owned(Command::Register { calls: calls.clone(), observed })
     }
 
     /// Observations of other branches go first: what this command decides must know of them.
