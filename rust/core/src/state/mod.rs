@@ -33,8 +33,8 @@ pub use undo::{Guard, Undo};
 
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
-    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits, Policy,
-    RollbackId, Target,
+    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits,
+    MemberSet, Policy, RollbackId, Target,
 };
 
 /// A commit that waits.
@@ -130,8 +130,8 @@ pub struct State {
     pub alerts: BTreeMap<u64, AlertInfo>,
     /// What falls due, by moment.
     pub timers: BTreeSet<(u64, Timer)>,
-    /// Effects that a fence settled and that memory has still to let go. See [`State::tidy`].
-    pub settling: VecDeque<EffectId>,
+    /// Fences, by record, whose members memory has still to let go. See [`State::tidy`].
+    pub settling: VecDeque<(u64, MemberSet)>,
     /// Effects doomed since the liveness bitmap was last folded.
     pub recent_dooms: BTreeSet<EffectId>,
     /// Settles since then.
@@ -230,9 +230,7 @@ impl State {
         // What an earlier fence of this transaction committed is still in the graph.
         let (graph, effects) = (&self.graph, &self.effects);
         let mut open = |id: u64| {
-            effects
-                .get(EffectId(id))
-                .is_some_and(|effect| effect.state != EffectState::Committed)
+            effects.get(EffectId(id)).is_some_and(|effect| effect.state != EffectState::Committed)
         };
         ids(graph.closure_where(&mut self.scratch, &raw(targets), &mut open))
     }
