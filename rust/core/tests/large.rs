@@ -93,7 +93,7 @@ impl Site {
     /// Reports all as done, from threads that share commits.
     fn report_done(&self, receipts: &[Receipt]) {
         thread::scope(|scope| {
-            for part in receipts.chunks(receipts.len().div_ceil(32)) {
+            for part in receipts.chunks(receipts.len().div_ceil(256)) {
                 scope.spawn(move || {
                     for receipt in part {
                         let (result, none) = (b"\xf6".to_vec(), Payloads::default());

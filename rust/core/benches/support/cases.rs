@@ -180,6 +180,9 @@ impl Case for Abort {
     fn once(&mut self) -> Answer<Duration> {
         self.turn += 1;
         let dir = self.dir.as_ref().map(|dir| dir.join(self.turn.to_string()));
+        if let Some(dir) = &self.dir {
+            std::fs::create_dir_all(dir)?;
+        }
         let mut site = Site::new(dir.as_deref(), 4, self.turn)?;
         let receipts = site.register_graph(self.count, self.degree, true)?;
         site.report_done(&receipts)?;
@@ -221,6 +224,9 @@ impl Case for Group {
     fn once(&mut self) -> Answer<Duration> {
         self.turn += 1;
         let dir = self.dir.as_ref().map(|dir| dir.join(self.turn.to_string()));
+        if let Some(dir) = &self.dir {
+            std::fs::create_dir_all(dir)?;
+        }
         let mut made = Site::new(dir.as_deref(), self.threads, self.turn)?;
         let mut payloads = Payloads::default();
         let call = made.call(&mut payloads);

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::options::Clock;
 use crate::decide::{Stop, Verdict, decide};
@@ -21,6 +21,9 @@ use crate::log::{Batch, Index, Past, Payloads, Tail, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
 use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError};
+
+/// How long a leader waits at most for callers that were there a moment ago.
+const GATHER: Duration = Duration::from_micros(300);
 
 /// Bytes of records after which a batch is closed and the next one begins.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -58,6 +61,8 @@ pub(super) struct Core {
 struct Queue {
     requests: VecDeque<Arc<Request>>,
     leader: bool,
+    /// How many callers there were around the last batch: in it, or queued when it ended.
+    callers: usize,
 }
 
 /// The write path of one open store.
@@ -177,6 +182,7 @@ impl Engine {
     /// Decides what is queued, one's own command among it, and hands the lead on.
     fn lead(&self) {
         let mut core = unpoisoned(&self.core);
+        self.gather();
         let requests: Vec<Arc<Request>> = {
             let mut queue = unpoisoned(&self.queue);
             queue.requests.drain(..).collect()
@@ -187,6 +193,7 @@ impl Engine {
             let mut queue = unpoisoned(&self.queue);
             let next = queue.requests.front().cloned();
             queue.leader = next.is_some();
+            queue.callers = requests.len() + queue.requests.len();
             next
         };
         if let Some(next) = next {
@@ -201,6 +208,24 @@ impl Engine {
         if changed {
             *unpoisoned(&self.changes) += 1;
             self.changed.notify_all();
+        }
+    }
+
+    /// Waits a moment for callers that have just been answered and will ask again, so that they
+    /// share the flush. A lone caller never waits.
+    fn gather(&self) {
+        let began = Instant::now();
+        loop {
+            {
+                let queue = unpoisoned(&self.queue);
+                if queue.callers <= 1 || queue.requests.len() >= queue.callers {
+                    return;
+                }
+            }
+            if began.elapsed() >= GATHER {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 
