@@ -25,11 +25,20 @@ impl Turn<'_> {
         self.branch_reply(id)
     }
 
+    /// The branch as it is now; one that memory does not hold is closed.
     pub(super) fn branch_reply(&self, id: BranchId) -> Ruling<Reply> {
-        self.state
-            .branch_info(id)
-            .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        if let Some(info) = self.state.branch_info(id) {
+            return Ok(Reply::Branch(info));
+        }
+        let Some(Event::BranchCreated { name, agent, parent, reads, .. }) =
+            self.history.event(id.0)?
+        else {
+            return Err(Refusal::NotFound { reference: format!("branch {id}") }.into());
+        };
+        let parent = parent.map(|parent| self.branch_name(parent)).transpose()?;
+        let token = Token { incarnation: self.state.incarnation, number: self.state.head };
+        let (state, tip) = (BranchState::Closed, Vec::new());
+        Ok(Reply::Branch(BranchInfo { id, name, agent, parent, token, state, tip, reads }))
     }
 
     fn create_branch(
@@ -96,11 +105,7 @@ impl Turn<'_> {
         let id = match self.state.names.get(name) {
             Some(id) => *id,
             None => match self.history.branch_named(name)? {
-                Some(_) => {
-                    return Err(
-                        Refusal::BranchClosed { branch: name.to_owned(), cause: None }.into()
-                    );
-                }
+                Some(id) => id,
                 None => {
                     return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
                 }

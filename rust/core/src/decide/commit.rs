@@ -62,7 +62,7 @@ impl Turn<'_> {
                     return Ok(Some(branch));
                 }
                 let name = self.branch_name(branch)?;
-                if self.history.merged(branch)? {
+                if self.history.standing(branch)?.is_some_and(|standing| standing.merged) {
                     return Err(Refusal::BranchClosed { branch: name, cause: None }.into());
                 }
                 Err(self.aborted(target))

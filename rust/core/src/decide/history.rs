@@ -1,6 +1,6 @@
 //! What decisions may ask about settled things that memory does not hold any more.
 
-use crate::model::{BranchId, EffectId, Event};
+use crate::model::{BranchId, EffectId, Event, Token};
 
 /// The log or a table could not be read; the text names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +17,22 @@ pub enum Fate {
     Void,
 }
 
+/// What the tables keep of a branch for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// It was merged into its parent.
+    pub merged: bool,
+    /// Its last token.
+    pub token: Token,
+}
+
 /// Read access to the log and its indexes, within the transaction that decides.
 pub trait History {
     /// The branch of this name, closed ones included.
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError>;
 
-    /// Whether a branch that memory does not hold was merged into its parent; if not, it was aborted.
-    fn merged(&self, branch: BranchId) -> Result<bool, HistoryError>;
+    /// How a branch stands that memory may not hold any more; `None` if the record made none.
+    fn standing(&self, branch: BranchId) -> Result<Option<Standing>, HistoryError>;
 
     /// The effect that first registered under this idempotency key and has not become void.
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError>;

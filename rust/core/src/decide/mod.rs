@@ -29,7 +29,7 @@ mod timers;
 mod tokens;
 mod vote;
 
-pub use history::{Fate, History, HistoryError};
+pub use history::{Fate, History, HistoryError, Standing};
 pub use look::{blockers_of, decision};
 pub use plan::{plan_of, rollback_state};
 pub use report::report_of;

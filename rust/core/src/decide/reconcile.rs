@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::doom::{Sentence, split};
 use super::{Fate, Ruling, Turn, decision};
 use crate::model::{
-    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, OnConflict,
+    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, FenceInfo, FenceStatus, OnConflict,
     Reconciliation, Refusal, Reply, Target, Trigger,
 };
 use crate::state::Effect;
@@ -73,8 +73,7 @@ impl Turn<'_> {
     ) {
         if winners.targets.is_empty() {
             if !winners.dropped && !commit.is_empty() {
-                let by = by.map(str::to_owned);
-                answer.fence = Some(self.fence(None, Vec::new(), commit.to_vec(), by));
+                answer.fence = Some(self.nothing_won(commit, by));
             }
             return;
         }
@@ -92,6 +91,20 @@ impl Turn<'_> {
         };
         answer.committed.clone_from(&fence.committed);
         answer.fence = Some(fence);
+    }
+
+    /// The fence of a commit side without live effects: committed, as far as anything of it is; one
+    /// that asks for void effects only ends as aborted (section 5).
+    fn nothing_won(&mut self, commit: &[Target], by: Option<&str>) -> FenceInfo {
+        let void = |target: &Target| match *target {
+            Target::Effect(id) => self.history.fate(id).ok().flatten() == Some(Fate::Void),
+            Target::Branch(_) => false,
+        };
+        if !commit.iter().all(void) {
+            return self.fence(None, Vec::new(), commit.to_vec(), by.map(str::to_owned));
+        }
+        let waiting = self.intend(Vec::new(), commit.to_vec(), by, Vec::new());
+        FenceInfo { status: FenceStatus::Aborted, ..waiting }
     }
 
     fn must_exist(&self, target: Target) -> Ruling<()> {
@@ -114,7 +127,7 @@ impl Turn<'_> {
                 Target::Branch(id) => {
                     let Some(branch) = self.state.branches.get(&id) else {
                         let branch = self.branch_name(id)?;
-                        if self.history.merged(id)? {
+                        if self.history.standing(id)?.is_some_and(|standing| standing.merged) {
                             return Err(Refusal::BranchClosed { branch, cause: None }.into());
                         }
                         return Err(self.lost(*target));

@@ -22,22 +22,25 @@ impl Turn<'_> {
     }
 
     /// Refuses a caller whose token of the branch is not the current one; the branch may be in any
-    /// state. A branch that left memory is closed, whatever the token.
+    /// state. A branch that left memory is closed.
     pub(super) fn holds(&mut self, id: BranchId, token: Token, verb: &str) -> Ruling<()> {
-        let Some(branch) = self.state.branches.get(&id) else {
-            let branch = self.branch_name(id)?;
-            return Err(Refusal::BranchClosed { branch, cause: None }.into());
+        let (branch, current, here) = match self.state.branches.get(&id) {
+            Some(branch) => (branch.name.clone(), branch.token, true),
+            None => (self.branch_name(id)?, self.last_token(id)?, false),
         };
-        if branch.token == token {
-            return Ok(());
+        if current != token {
+            let refusal =
+                Refusal::StaleToken { branch, held: Some(token), current: Some(current) };
+            self.audit(verb, refusal.code(), id.0, Some(token));
+            return Err(refusal.into());
         }
-        let refusal = Refusal::StaleToken {
-            branch: branch.name.clone(),
-            held: Some(token),
-            current: Some(branch.token),
-        };
-        self.audit(verb, refusal.code(), id.0, Some(token));
-        Err(refusal.into())
+        if here { Ok(()) } else { Err(Refusal::BranchClosed { branch, cause: None }.into()) }
+    }
+
+    /// The last token of a branch that left memory; of an incarnation before a restore it is stale.
+    fn last_token(&self, id: BranchId) -> Ruling<Token> {
+        let standing = self.history.standing(id)?;
+        Ok(standing.map(|standing| standing.token).unwrap_or_default())
     }
 
     /// The same, and the branch takes work.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::corrupted;
 use super::liveness::{self, ROW_RECORDS};
 use crate::codec::Record;
-use crate::decide::Fate;
-use crate::model::{EffectId, Event};
+use crate::decide::{Fate, Standing};
+use crate::model::{BranchId, EffectId, Event, Token};
 use crate::state::State;
 use crate::storage::{ReadView, StorageError, Table, WriteBatch};
 
@@ -23,8 +23,35 @@ pub(super) fn name_row(name: &str) -> [u8; 33] {
     row
 }
 
-/// What the row of a branch's id holds once it was merged.
-pub(super) const MERGED: &[u8] = b"merged";
+/// The value of a branch's row: whether it was merged, and its last token.
+fn standing_row(standing: Standing) -> [u8; 17] {
+    let mut row = [0; 17];
+    row[0] = u8::from(standing.merged);
+    row[1..9].copy_from_slice(&standing.token.incarnation.to_be_bytes());
+    row[9..].copy_from_slice(&standing.token.number.to_be_bytes());
+    row
+}
+
+pub(super) fn parse_standing(row: &[u8]) -> Result<Standing, StorageError> {
+    let row: &[u8; 17] = row.try_into().map_err(|_| corrupted("table branches"))?;
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+    let token = Token { incarnation: number(&row[1..9]), number: number(&row[9..]) };
+    Ok(Standing { merged: row[0] == 1, token })
+}
+
+fn change_standing(
+    batch: &mut dyn WriteBatch,
+    branch: BranchId,
+    change: impl FnOnce(&mut Standing),
+) -> Result<(), StorageError> {
+    let row = branch_row(branch.0);
+    let Some(old) = batch.get(Table::Branches, &row)? else {
+        return Err(corrupted(format!("table branches, branch {branch}")));
+    };
+    let mut standing = parse_standing(&old)?;
+    change(&mut standing);
+    batch.put(Table::Branches, &row, &standing_row(standing))
+}
 
 /// The row that lists a branch by its id.
 pub(super) fn branch_row(id: u64) -> [u8; 9] {
@@ -68,10 +95,16 @@ impl Index {
         match event {
             Event::BranchCreated { name, .. } => {
                 batch.put(Table::Branches, &name_row(name), &id)?;
-                batch.put(Table::Branches, &branch_row(seq), &[])?;
+                let token = Token { incarnation: state.incarnation, number: seq };
+                let standing = Standing { merged: false, token };
+                batch.put(Table::Branches, &branch_row(seq), &standing_row(standing))?;
             }
             Event::BranchMerged { branch } => {
-                batch.put(Table::Branches, &branch_row(branch.0), MERGED)?;
+                change_standing(batch, *branch, |standing| standing.merged = true)?;
+            }
+            Event::BranchTaken { branch, .. } | Event::BranchResumed { branch } => {
+                let token = Token { incarnation: state.incarnation, number: seq };
+                change_standing(batch, *branch, |standing| standing.token = token)?;
             }
             Event::Registered(registered) => {
                 if let Some(key) = &registered.call.idempotency_key {

@@ -136,8 +136,9 @@ impl Engine {
 
     /// The state, which is durable as long as the guard is held.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        let core = unpoisoned(&self.core);
+        let mut core = unpoisoned(&self.core);
         core.usable()?;
+        core.state.tidy();
         Ok(core)
     }
 

@@ -12,7 +12,7 @@ use crate::log::{Past, corrupted};
 use crate::model::{
     AlertId, AlertInfo, ApprovalId, ApprovalInfo, ApprovalState, BranchId, BranchInfo, BranchState,
     Decision, EffectId, EffectInfo, EffectState, Event, FenceId, FenceInfo, FenceStatus, Outcome,
-    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target, Token,
+    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target,
 };
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -92,7 +92,13 @@ impl EffectStore {
 
     /// A branch that memory has let go: merged, or aborted by name.
     fn closed_branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        let incarnation = self.incarnation()?;
+        let standing = {
+            let core = self.engine().lock()?;
+            let view = self.engine().view()?;
+            Past::new(view.as_ref(), &core.index)
+                .standing(id)
+                .map_err(|error| corrupted(error.0))?
+        };
         match self.event(id.0)? {
             Some(Event::BranchCreated { name, agent, parent, reads, .. }) => {
                 let parent = match parent {
@@ -104,7 +110,7 @@ impl EffectStore {
                     name,
                     agent,
                     parent,
-                    token: Token { incarnation, number: id.0 },
+                    token: standing.map(|standing| standing.token).unwrap_or_default(),
                     state: BranchState::Closed,
                     tip: Vec::new(),
                     reads,
@@ -150,9 +156,9 @@ impl EffectStore {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
                 let view = self.engine().view()?;
                 let past = Past::new(view.as_ref(), &core.index);
-                let merged = past.merged(id).map_err(|error| corrupted(error.0))?;
+                let standing = past.standing(id).map_err(|error| corrupted(error.0))?;
                 let mut decided = decision(&core.state, target);
-                if !merged {
+                if !standing.is_some_and(|standing| standing.merged) {
                     decided.kind = crate::model::DecisionKind::Abort;
                 }
                 drop(core);
@@ -188,6 +194,13 @@ impl EffectStore {
             Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
         let core = self.engine().lock()?;
         match core.state.effects.get(id) {
+            Some(effect) if effect.late => {
+                // It may have been recalled, and its votes are told by the log alone.
+                story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
+                let sealed = story.sealed;
+                story.overlay(&core.state, effect);
+                story.sealed = sealed;
+            }
             Some(effect) => story.overlay(&core.state, effect),
             None => {
                 let past = Past::new(view.as_ref(), &core.index);

@@ -14,6 +14,10 @@ pub struct Book {
 }
 
 impl History for Book {
+    fn standing(&self, _: BranchId) -> Result<Option<effectstore::decide::Standing>, HistoryError> {
+        Ok(None)
+    }
+
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError> {
         let made = self.log.iter().position(
             |(_, event)| matches!(event, Event::BranchCreated { name: known, .. } if known == name),
