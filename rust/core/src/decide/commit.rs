@@ -31,16 +31,17 @@ impl Turn<'_> {
         }
         let closure = self.state.closure(&targets);
         let votes = self.owners_part(target, owner, &closure);
-        let part: std::collections::BTreeSet<EffectId> = votes.iter().copied().collect();
+        // What misses the owner's vote and is its own gets it now; a commit of the whole branch
+        // votes for what its children have registered, too.
+        let whole = matches!(target, Target::Branch(_));
         let owners_vote = with_vote_of(owner);
         let voted = |effect: &Effect| {
-            effect.is_sealed() || (part.contains(&effect.id) && owners_vote(effect))
+            effect.is_sealed() || ((whole || effect.branch == owner) && owners_vote(effect))
         };
         let blockers = self.in_the_way(&closure, &voted);
         if blockers.is_empty() {
             // A vote that this fence uses up is said by the fence itself.
-            let left: Vec<EffectId> =
-                votes.into_iter().filter(|vote| closure.binary_search(vote).is_err()).collect();
+            let left = without(&votes, &closure);
             self.vote_for(Some(owner), left, None);
             return Ok(Reply::Fence(self.fence(None, closure, vec![target], None)));
         }
@@ -265,6 +266,19 @@ impl Turn<'_> {
             Target::Effect(effect) => format!("effect {effect}"),
         })
     }
+}
+
+/// Those of an ascending list that are not in another one.
+fn without(list: &[EffectId], other: &[EffectId]) -> Vec<EffectId> {
+    let mut other = other.iter().peekable();
+    let mut left = Vec::new();
+    for id in list {
+        while other.next_if(|taken| *taken < id).is_some() {}
+        if other.peek() != Some(&id) {
+            left.push(*id);
+        }
+    }
+    left
 }
 
 /// The answer where everything asked for is committed already.

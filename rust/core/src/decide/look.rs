@@ -121,12 +121,14 @@ pub(super) fn blockers(
 ) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for effect in closure.iter().filter_map(|id| state.live_effect(*id)) {
-        let branch = state.branches.get(&effect.branch);
-        let block = |reason| Blocker {
-            effect: effect.id,
-            branch: branch.map_or_else(String::new, |branch| branch.name.clone()),
-            agent: branch.map_or_else(String::new, |branch| branch.agent.clone()),
-            reason,
+        let block = |reason| {
+            let branch = state.branches.get(&effect.branch);
+            Blocker {
+                effect: effect.id,
+                branch: branch.map_or_else(String::new, |branch| branch.name.clone()),
+                agent: branch.map_or_else(String::new, |branch| branch.agent.clone()),
+                reason,
+            }
         };
         if !voted(effect) {
             blockers.push(block(BlockReason::NoVote));

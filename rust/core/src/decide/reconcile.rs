@@ -43,8 +43,9 @@ impl Turn<'_> {
             }
         }
         let votes = self.authority_votes(commit, &targets, &winners, *closure);
-        let voted: BTreeSet<EffectId> = votes.iter().copied().collect();
-        let counted = |effect: &Effect| effect.is_sealed() || voted.contains(&effect.id);
+        let all = votes.len() == winners.len();
+        let counted =
+            |effect: &Effect| all || effect.is_sealed() || votes.binary_search(&effect.id).is_ok();
         let blockers = self.in_the_way(&winners, &counted);
         if !blockers.is_empty() && *escalate == Escalate::Never {
             let target = commit.first().copied().unwrap_or(Target::Effect(EffectId(0)));
@@ -76,15 +77,16 @@ impl Turn<'_> {
             }
             return;
         }
-        let unsealed: Vec<EffectId> = winners
-            .votes
-            .into_iter()
-            .filter(|id| self.state.live_effect(*id).is_some_and(|effect| !effect.is_sealed()))
-            .collect();
-        self.vote_for(None, unsealed, by);
         let fence = if winners.blockers.is_empty() {
+            // The fence says its own votes: all of them are for members of it.
             self.fence(None, winners.closure, commit.to_vec(), by.map(str::to_owned))
         } else {
+            let unsealed: Vec<EffectId> = winners
+                .votes
+                .into_iter()
+                .filter(|id| self.state.live_effect(*id).is_some_and(|effect| !effect.is_sealed()))
+                .collect();
+            self.vote_for(None, unsealed, by);
             self.intend(winners.targets, commit.to_vec(), by, winners.blockers)
         };
         answer.committed.clone_from(&fence.committed);
