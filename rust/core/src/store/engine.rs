@@ -2,8 +2,10 @@
 //! flush makes them durable, and only then does anyone hear an answer (I8).
 //!
 //! Invariants:
-//! - The state in memory is exactly the durable log, whenever the lock is free: the lock is held over
-//!   the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
+//! - The state in memory is a prefix of the durable log whenever the lock is free: the lock is held
+//!   over the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
+//! - Nobody decides or answers from memory before it has folded what other processes have written: a
+//!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,9 +18,8 @@ use std::time::Duration;
 use super::options::Clock;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
-use crate::log::{Batch, Index, Past, Payloads, Tail, load};
+use crate::log::{Batch, Loaded, Past, Payloads, catch_up, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
-use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError};
 
 /// Bytes of records after which a batch is closed and the next one begins.
@@ -40,9 +41,7 @@ struct Request {
 
 /// All that the lock protects.
 pub(super) struct Core {
-    pub(super) state: State,
-    tail: Tail,
-    pub(super) index: Index,
+    pub(super) memory: Loaded,
     /// Observations that wait for their branch's next registration.
     pending: BTreeMap<BranchId, Vec<Observation>>,
     /// Branches that another holder may share: their observations are durable at once.
@@ -87,9 +86,7 @@ impl Engine {
             (load(view.as_ref())?, restored)
         };
         let core = Core {
-            state: loaded.state,
-            tail: loaded.tail,
-            index: loaded.index,
+            memory: loaded,
             pending: BTreeMap::new(),
             joined: BTreeSet::new(),
             poisoned: None,
@@ -128,11 +125,23 @@ impl Engine {
         id
     }
 
-    /// The state, which is durable as long as the guard is held.
+    /// The state, with all that any process has made durable by now.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        let core = unpoisoned(&self.core);
+        Ok(self.look()?.0)
+    }
+
+    /// The state, and the view of the log that it is the fold of.
+    #[allow(clippy::type_complexity)] // Two parts of one look.
+    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Core>, Box<dyn ReadView + '_>), Error> {
+        let mut core = unpoisoned(&self.core);
         core.usable()?;
-        Ok(core)
+        let view = self.storage.read()?;
+        if let Err(error) = catch_up(view.as_ref(), &mut core.memory) {
+            drop(view);
+            core.reload(self.storage.as_ref(), &error);
+            return Err(Error::Storage(error));
+        }
+        Ok((core, view))
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
@@ -245,8 +254,9 @@ impl Engine {
         core: &mut Core,
         requests: &[Arc<Request>],
     ) -> Result<(Vec<Result<Reply, Error>>, bool), StorageError> {
-        let most = core.state.limits.batch_records;
         let mut batch = Batch::new(self.storage.write()?);
+        catch_up(batch.write.as_ref() as &dyn ReadView, &mut core.memory)?;
+        let most = core.memory.state.limits.batch_records;
         let mut answers = Vec::new();
         for request in requests {
             answers.push(self.decide_one(core, &mut batch, request)?);
@@ -287,6 +297,10 @@ impl Engine {
         batch: &mut Batch<'_>,
         now_ms: u64,
     ) -> Result<(), StorageError> {
+        // Another process may have been first.
+        if batch.write.get(crate::storage::Table::Meta, RESTORE_MARK)?.is_none() {
+            return Ok(());
+        }
         batch.write.delete(crate::storage::Table::Meta, RESTORE_MARK)?;
         let none = Payloads::default();
         self.run(core, batch, &Command::Restore, &none, self.command_id(), now_ms)?.ok();
@@ -303,13 +317,13 @@ impl Engine {
         now_ms: u64,
     ) -> Result<Result<Reply, Error>, StorageError> {
         let Verdict { events, reply } = {
-            let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.index);
-            decide(&mut core.state, &past, command, now_ms)
+            let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.memory.index);
+            decide(&mut core.memory.state, &past, command, now_ms)
         };
         if let Err(Stop::Unreadable(error)) = reply {
             return Err(StorageError::Corrupted { place: error.0 });
         }
-        let Core { state, tail, index, .. } = core;
+        let Loaded { state, tail, index } = &mut core.memory;
         batch.append(tail, index, state, command, id, now_ms, &events, payloads)?;
         Ok(reply.map_err(Error::from))
     }
@@ -364,11 +378,7 @@ impl Core {
         let reopened = if error.needs_reopen() { storage.reopen() } else { Ok(()) };
         let loaded = reopened.and_then(|()| load(storage.read()?.as_ref()));
         match loaded {
-            Ok(loaded) => {
-                self.state = loaded.state;
-                self.tail = loaded.tail;
-                self.index = loaded.index;
-            }
+            Ok(loaded) => self.memory = loaded,
             Err(error) => self.poisoned = Some(error.to_string()),
         }
     }

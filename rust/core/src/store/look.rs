@@ -68,12 +68,13 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn branch_named(&self, name: &str) -> Result<BranchInfo, Error> {
-        let core = self.engine().lock()?;
-        if let Some(info) = core.state.names.get(name).and_then(|id| core.state.branch_info(*id)) {
+        let (core, view) = self.engine().look()?;
+        if let Some(info) =
+            core.memory.state.names.get(name).and_then(|id| core.memory.state.branch_info(*id))
+        {
             return Ok(info);
         }
-        let view = self.engine().view()?;
-        let past = Past::new(view.as_ref(), &core.index);
+        let past = Past::new(view.as_ref(), &core.memory.index);
         let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
         drop(core);
         self.closed_branch(id.ok_or_else(|| not_found(format!("branch {name:?}")))?)
@@ -84,7 +85,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        if let Some(info) = self.engine().lock()?.state.branch_info(id) {
+        if let Some(info) = self.engine().lock()?.memory.state.branch_info(id) {
             return Ok(info);
         }
         self.closed_branch(id)
@@ -145,19 +146,18 @@ impl EffectStore {
     /// [`Refusal::NotFound`].
     pub fn decide(&self, target: Target) -> Result<Decision, Error> {
         self.tick_if_due()?;
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         match target {
-            Target::Branch(id) if !core.state.branches.contains_key(&id) => {
+            Target::Branch(id) if !core.memory.state.branches.contains_key(&id) => {
                 drop(core);
                 self.closed_branch(id)?;
                 let core = self.engine().lock()?;
-                Ok(decision(&core.state, target))
+                Ok(decision(&core.memory.state, target))
             }
-            Target::Effect(id) if !core.state.effects.contains(id) => {
-                let view = self.engine().view()?;
-                let past = Past::new(view.as_ref(), &core.index);
+            Target::Effect(id) if !core.memory.state.effects.contains(id) => {
+                let past = Past::new(view.as_ref(), &core.memory.index);
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                let mut decided = decision(&core.state, target);
+                let mut decided = decision(&core.memory.state, target);
                 match fate {
                     None => return Err(not_found(format!("effect {id}"))),
                     Some(crate::decide::Fate::Committed) => {}
@@ -168,7 +168,7 @@ impl EffectStore {
                 }
                 Ok(decided)
             }
-            _ => Ok(decision(&core.state, target)),
+            _ => Ok(decision(&core.memory.state, target)),
         }
     }
 
@@ -177,19 +177,24 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
-        let view = self.engine().view()?;
+        let (core, view) = self.engine().look()?;
         let mut story =
             Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
-        let core = self.engine().lock()?;
-        match core.state.effects.get(id) {
-            Some(effect) => story.overlay(&core.state, effect),
-            None => {
-                let past = Past::new(view.as_ref(), &core.index);
-                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                story.settle(view.as_ref(), fate)?;
+        let fate = match core.memory.state.effects.get(id) {
+            Some(effect) => {
+                story.overlay(&core.memory.state, effect);
+                None
             }
-        }
+            None => {
+                let past = Past::new(view.as_ref(), &core.memory.index);
+                Some(past.fate(id).map_err(|error| corrupted(error.0))?)
+            }
+        };
+        // Reading on may take long, and the view stays what it is without the lock.
         drop(core);
+        if let Some(fate) = fate {
+            story.settle(view.as_ref(), fate)?;
+        }
         self.finish(view.as_ref(), story)
     }
 
@@ -263,9 +268,9 @@ impl EffectStore {
     pub fn fence(&self, id: FenceId) -> Result<FenceInfo, Error> {
         {
             let core = self.engine().lock()?;
-            if let Some(intent) = core.state.intents.get(&id) {
+            if let Some(intent) = core.memory.state.intents.get(&id) {
                 let targets: Vec<EffectId> = intent.targets.iter().copied().collect();
-                let blockers = blockers_of(&core.state, &targets);
+                let blockers = blockers_of(&core.memory.state, &targets);
                 return Ok(FenceInfo {
                     id: Some(id),
                     status: FenceStatus::Waiting,
@@ -347,16 +352,16 @@ impl EffectStore {
     pub fn rollback(&self, id: RollbackId) -> Result<RollbackInfo, Error> {
         {
             let core = self.engine().lock()?;
-            if let Some(rollback) = core.state.rollbacks.get(&id) {
+            if let Some(rollback) = core.memory.state.rollbacks.get(&id) {
                 return Ok(RollbackInfo {
                     id,
-                    state: rollback_state(&core.state, rollback),
+                    state: rollback_state(&core.memory.state, rollback),
                     effects: rollback.members.clone(),
                     initiated_by: rollback.by.clone(),
                     trigger: rollback.trigger,
                     reason: rollback.reason.clone(),
                     approvals: rollback.approvals.clone(),
-                    report: report_of(&core.state, rollback),
+                    report: report_of(&core.memory.state, rollback),
                 });
             }
         }
@@ -415,10 +420,10 @@ impl EffectStore {
     /// [`Refusal::NotFound`] for what is no rollback, or finished.
     pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
         let mut core = self.engine().lock()?;
-        let Some(rollback) = core.state.rollbacks.get(&id).cloned() else {
+        let Some(rollback) = core.memory.state.rollbacks.get(&id).cloned() else {
             return Err(not_found(format!("unfinished rollback {id}")));
         };
-        Ok(plan_of(&mut core.state, &rollback))
+        Ok(plan_of(&mut core.memory.state, &rollback))
     }
 
     /// An approval, answered or not.
@@ -426,7 +431,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn approval(&self, id: ApprovalId) -> Result<ApprovalInfo, Error> {
-        if let Some(approval) = self.engine().lock()?.state.approvals.get(&id) {
+        if let Some(approval) = self.engine().lock()?.memory.state.approvals.get(&id) {
             return Ok(approval.info.clone());
         }
         let Some(Event::ApprovalRequested { subject, digest, reason_required, by, reason }) =
@@ -482,7 +487,7 @@ impl EffectStore {
             return Err(not_found(format!("alert {id}")));
         };
         let mut info = AlertInfo { id, severity, text, reference, acknowledged_by: None };
-        if self.engine().lock()?.state.alerts.contains_key(&id.0) {
+        if self.engine().lock()?.memory.state.alerts.contains_key(&id.0) {
             return Ok(info);
         }
         self.scan(id.0 + 1, &mut |_, header| match &header.event {
@@ -517,11 +522,11 @@ impl EffectStore {
     pub fn deliveries(&self, agent: Option<&str>) -> Result<Vec<EffectId>, Error> {
         let core = self.engine().lock()?;
         let of_agent = |id: &EffectId| {
-            let Some(effect) = core.state.effects.get(*id) else { return false };
-            let branch = core.state.branches.get(&effect.branch);
+            let Some(effect) = core.memory.state.effects.get(*id) else { return false };
+            let branch = core.memory.state.branches.get(&effect.branch);
             agent.is_none_or(|agent| branch.is_some_and(|branch| branch.agent == agent))
         };
-        Ok(core.state.outbox.iter().copied().filter(of_agent).collect())
+        Ok(core.memory.state.outbox.iter().copied().filter(of_agent).collect())
     }
 
     /// Records after `since`, oldest first; waits for the first one if there is none.
