@@ -64,17 +64,21 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
     Ok(Loaded { state, tail, index })
 }
 
-/// Folds what other processes have appended since memory was last brought up to date; whether there
-/// was anything. After an error memory holds a part of it and must be loaded anew.
+/// Folds what other processes have appended since memory was last brought up to date. After an error
+/// memory holds a part of it and must be loaded anew.
 ///
 /// # Errors
 /// [`StorageError::Corrupted`] names the first place that does not fit;
 /// [`StorageError::HistoryRewound`] where the log ends before what memory holds.
-pub fn catch_up(view: &dyn ReadView, loaded: &mut Loaded) -> Result<bool, StorageError> {
-    let Loaded { state, tail: known, index } = loaded;
+pub fn catch_up(
+    view: &dyn ReadView,
+    state: &mut State,
+    known: &mut Tail,
+    index: &mut Index,
+) -> Result<(), StorageError> {
     let head = view.head()?;
     if head == known.head {
-        return Ok(false);
+        return Ok(());
     }
     if head < known.head {
         return Err(StorageError::HistoryRewound { seen: known.head, found: Some(head) });
@@ -109,7 +113,7 @@ pub fn catch_up(view: &dyn ReadView, loaded: &mut Loaded) -> Result<bool, Storag
         index.needed_rows = liveness::needed(view)?.1;
     }
     *known = tail(view)?;
-    Ok(true)
+    Ok(())
 }
 
 /// The end of the log.

@@ -190,7 +190,6 @@ impl EffectStore {
     fn unfinished(&self) -> Result<Vec<RollbackId>, Error> {
         let core = self.engine().lock()?;
         Ok(core
-            .memory
             .state
             .rollbacks
             .values()
@@ -214,7 +213,7 @@ impl EffectStore {
         let (backoff, more) = {
             let core = self.engine().lock()?;
             let spec = self.spec(options, passed);
-            (core.memory.state.next_backoff_ms(&spec), core.memory.state.has_open_steps(&spec))
+            (core.state.next_backoff_ms(&spec), core.state.has_open_steps(&spec))
         };
         if let Some(again_ms) = backoff {
             let sleep = again_ms.saturating_sub(now_ms).min(50);

@@ -18,8 +18,9 @@ use std::time::Duration;
 use super::options::Clock;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
-use crate::log::{Batch, Loaded, Past, Payloads, catch_up, load};
+use crate::log::{Batch, Index, Past, Payloads, Tail, catch_up, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
+use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError};
 
 /// Bytes of records after which a batch is closed and the next one begins.
@@ -41,7 +42,9 @@ struct Request {
 
 /// All that the lock protects.
 pub(super) struct Core {
-    pub(super) memory: Loaded,
+    pub(super) state: State,
+    tail: Tail,
+    pub(super) index: Index,
     /// Observations that wait for their branch's next registration.
     pending: BTreeMap<BranchId, Vec<Observation>>,
     /// Branches that another holder may share: their observations are durable at once.
@@ -86,7 +89,9 @@ impl Engine {
             (load(view.as_ref())?, restored)
         };
         let core = Core {
-            memory: loaded,
+            state: loaded.state,
+            tail: loaded.tail,
+            index: loaded.index,
             pending: BTreeMap::new(),
             joined: BTreeSet::new(),
             poisoned: None,
@@ -136,7 +141,7 @@ impl Engine {
         let mut core = unpoisoned(&self.core);
         core.usable()?;
         let view = self.storage.read()?;
-        if let Err(error) = catch_up(view.as_ref(), &mut core.memory) {
+        if let Err(error) = core.catch_up(view.as_ref()) {
             drop(view);
             core.reload(self.storage.as_ref(), &error);
             return Err(Error::Storage(error));
@@ -255,8 +260,8 @@ impl Engine {
         requests: &[Arc<Request>],
     ) -> Result<(Vec<Result<Reply, Error>>, bool), StorageError> {
         let mut batch = Batch::new(self.storage.write()?);
-        catch_up(batch.write.as_ref() as &dyn ReadView, &mut core.memory)?;
-        let most = core.memory.state.limits.batch_records;
+        core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
+        let most = core.state.limits.batch_records;
         let mut answers = Vec::new();
         for request in requests {
             answers.push(self.decide_one(core, &mut batch, request)?);
@@ -317,13 +322,13 @@ impl Engine {
         now_ms: u64,
     ) -> Result<Result<Reply, Error>, StorageError> {
         let Verdict { events, reply } = {
-            let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.memory.index);
-            decide(&mut core.memory.state, &past, command, now_ms)
+            let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.index);
+            decide(&mut core.state, &past, command, now_ms)
         };
         if let Err(Stop::Unreadable(error)) = reply {
             return Err(StorageError::Corrupted { place: error.0 });
         }
-        let Loaded { state, tail, index } = &mut core.memory;
+        let Core { state, tail, index, .. } = core;
         batch.append(tail, index, state, command, id, now_ms, &events, payloads)?;
         Ok(reply.map_err(Error::from))
     }
@@ -373,12 +378,21 @@ impl Core {
         if self.closed { Err(Error::Storage(StorageError::Closed)) } else { Ok(()) }
     }
 
+    /// Folds what other processes have written.
+    fn catch_up(&mut self, view: &dyn ReadView) -> Result<(), StorageError> {
+        catch_up(view, &mut self.state, &mut self.tail, &mut self.index)
+    }
+
     /// After a failed batch the memory is thrown away and built anew from what is durable.
     fn reload(&mut self, storage: &dyn Storage, error: &StorageError) {
         let reopened = if error.needs_reopen() { storage.reopen() } else { Ok(()) };
         let loaded = reopened.and_then(|()| load(storage.read()?.as_ref()));
         match loaded {
-            Ok(loaded) => self.memory = loaded,
+            Ok(loaded) => {
+                self.state = loaded.state;
+                self.tail = loaded.tail;
+                self.index = loaded.index;
+            }
             Err(error) => self.poisoned = Some(error.to_string()),
         }
     }

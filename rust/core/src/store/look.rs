@@ -69,12 +69,10 @@ impl EffectStore {
     /// [`Refusal::NotFound`].
     pub fn branch_named(&self, name: &str) -> Result<BranchInfo, Error> {
         let (core, view) = self.engine().look()?;
-        if let Some(info) =
-            core.memory.state.names.get(name).and_then(|id| core.memory.state.branch_info(*id))
-        {
+        if let Some(info) = core.state.names.get(name).and_then(|id| core.state.branch_info(*id)) {
             return Ok(info);
         }
-        let past = Past::new(view.as_ref(), &core.memory.index);
+        let past = Past::new(view.as_ref(), &core.index);
         let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
         drop(core);
         self.closed_branch(id.ok_or_else(|| not_found(format!("branch {name:?}")))?)
@@ -85,7 +83,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        if let Some(info) = self.engine().lock()?.memory.state.branch_info(id) {
+        if let Some(info) = self.engine().lock()?.state.branch_info(id) {
             return Ok(info);
         }
         self.closed_branch(id)
@@ -148,16 +146,21 @@ impl EffectStore {
         self.tick_if_due()?;
         let (core, view) = self.engine().look()?;
         match target {
-            Target::Branch(id) if !core.memory.state.branches.contains_key(&id) => {
+            Target::Branch(id) if !core.state.branches.contains_key(&id) => {
+                let past = Past::new(view.as_ref(), &core.index);
+                let merged = past.merged(id).map_err(|error| corrupted(error.0))?;
+                let mut decided = decision(&core.state, target);
+                if !merged {
+                    decided.kind = crate::model::DecisionKind::Abort;
+                }
                 drop(core);
                 self.closed_branch(id)?;
-                let core = self.engine().lock()?;
-                Ok(decision(&core.memory.state, target))
+                Ok(decided)
             }
-            Target::Effect(id) if !core.memory.state.effects.contains(id) => {
-                let past = Past::new(view.as_ref(), &core.memory.index);
+            Target::Effect(id) if !core.state.effects.contains(id) => {
+                let past = Past::new(view.as_ref(), &core.index);
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                let mut decided = decision(&core.memory.state, target);
+                let mut decided = decision(&core.state, target);
                 match fate {
                     None => return Err(not_found(format!("effect {id}"))),
                     Some(crate::decide::Fate::Committed) => {}
@@ -168,7 +171,7 @@ impl EffectStore {
                 }
                 Ok(decided)
             }
-            _ => Ok(decision(&core.memory.state, target)),
+            _ => Ok(decision(&core.state, target)),
         }
     }
 
@@ -180,13 +183,13 @@ impl EffectStore {
         let (core, view) = self.engine().look()?;
         let mut story =
             Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
-        let fate = match core.memory.state.effects.get(id) {
+        let fate = match core.state.effects.get(id) {
             Some(effect) => {
-                story.overlay(&core.memory.state, effect);
+                story.overlay(&core.state, effect);
                 None
             }
             None => {
-                let past = Past::new(view.as_ref(), &core.memory.index);
+                let past = Past::new(view.as_ref(), &core.index);
                 Some(past.fate(id).map_err(|error| corrupted(error.0))?)
             }
         };
@@ -268,9 +271,9 @@ impl EffectStore {
     pub fn fence(&self, id: FenceId) -> Result<FenceInfo, Error> {
         {
             let core = self.engine().lock()?;
-            if let Some(intent) = core.memory.state.intents.get(&id) {
+            if let Some(intent) = core.state.intents.get(&id) {
                 let targets: Vec<EffectId> = intent.targets.iter().copied().collect();
-                let blockers = blockers_of(&core.memory.state, &targets);
+                let blockers = blockers_of(&core.state, &targets);
                 return Ok(FenceInfo {
                     id: Some(id),
                     status: FenceStatus::Waiting,
@@ -352,16 +355,16 @@ impl EffectStore {
     pub fn rollback(&self, id: RollbackId) -> Result<RollbackInfo, Error> {
         {
             let core = self.engine().lock()?;
-            if let Some(rollback) = core.memory.state.rollbacks.get(&id) {
+            if let Some(rollback) = core.state.rollbacks.get(&id) {
                 return Ok(RollbackInfo {
                     id,
-                    state: rollback_state(&core.memory.state, rollback),
+                    state: rollback_state(&core.state, rollback),
                     effects: rollback.members.clone(),
                     initiated_by: rollback.by.clone(),
                     trigger: rollback.trigger,
                     reason: rollback.reason.clone(),
                     approvals: rollback.approvals.clone(),
-                    report: report_of(&core.memory.state, rollback),
+                    report: report_of(&core.state, rollback),
                 });
             }
         }
@@ -420,10 +423,10 @@ impl EffectStore {
     /// [`Refusal::NotFound`] for what is no rollback, or finished.
     pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
         let mut core = self.engine().lock()?;
-        let Some(rollback) = core.memory.state.rollbacks.get(&id).cloned() else {
+        let Some(rollback) = core.state.rollbacks.get(&id).cloned() else {
             return Err(not_found(format!("unfinished rollback {id}")));
         };
-        Ok(plan_of(&mut core.memory.state, &rollback))
+        Ok(plan_of(&mut core.state, &rollback))
     }
 
     /// An approval, answered or not.
@@ -431,7 +434,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn approval(&self, id: ApprovalId) -> Result<ApprovalInfo, Error> {
-        if let Some(approval) = self.engine().lock()?.memory.state.approvals.get(&id) {
+        if let Some(approval) = self.engine().lock()?.state.approvals.get(&id) {
             return Ok(approval.info.clone());
         }
         let Some(Event::ApprovalRequested { subject, digest, reason_required, by, reason }) =
@@ -487,7 +490,7 @@ impl EffectStore {
             return Err(not_found(format!("alert {id}")));
         };
         let mut info = AlertInfo { id, severity, text, reference, acknowledged_by: None };
-        if self.engine().lock()?.memory.state.alerts.contains_key(&id.0) {
+        if self.engine().lock()?.state.alerts.contains_key(&id.0) {
             return Ok(info);
         }
         self.scan(id.0 + 1, &mut |_, header| match &header.event {
@@ -522,11 +525,11 @@ impl EffectStore {
     pub fn deliveries(&self, agent: Option<&str>) -> Result<Vec<EffectId>, Error> {
         let core = self.engine().lock()?;
         let of_agent = |id: &EffectId| {
-            let Some(effect) = core.memory.state.effects.get(*id) else { return false };
-            let branch = core.memory.state.branches.get(&effect.branch);
+            let Some(effect) = core.state.effects.get(*id) else { return false };
+            let branch = core.state.branches.get(&effect.branch);
             agent.is_none_or(|agent| branch.is_some_and(|branch| branch.agent == agent))
         };
-        Ok(core.memory.state.outbox.iter().copied().filter(of_agent).collect())
+        Ok(core.state.outbox.iter().copied().filter(of_agent).collect())
     }
 
     /// Records after `since`, oldest first; waits for the first one if there is none.

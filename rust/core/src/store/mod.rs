@@ -123,7 +123,7 @@ impl EffectStore {
     ) -> Result<EffectStore, Error> {
         let store_id = storage.format().store_id;
         let engine = Engine::new(storage, options.clock)?;
-        let empty = engine.lock()?.memory.state.head == 0;
+        let empty = engine.lock()?.state.head == 0;
         if empty && !options.read_only {
             let create = Command::Create {
                 store_id,
@@ -177,7 +177,7 @@ impl EffectStore {
     /// # Errors
     /// Where the store is closed or unusable.
     pub fn store_id(&self) -> Result<[u8; 16], Error> {
-        Ok(self.engine().lock()?.memory.state.store_id)
+        Ok(self.engine().lock()?.state.store_id)
     }
 
     /// How often the store was restored from a backup, plus one.
@@ -185,7 +185,7 @@ impl EffectStore {
     /// # Errors
     /// Where the store is closed or unusable.
     pub fn incarnation(&self) -> Result<u64, Error> {
-        Ok(self.engine().lock()?.memory.state.incarnation)
+        Ok(self.engine().lock()?.state.incarnation)
     }
 
     /// The limits in force.
@@ -193,7 +193,7 @@ impl EffectStore {
     /// # Errors
     /// Where the store is closed or unusable.
     pub fn limits(&self) -> Result<Limits, Error> {
-        Ok(self.engine().lock()?.memory.state.limits.clone())
+        Ok(self.engine().lock()?.state.limits.clone())
     }
 
     /// The policy in force.
@@ -201,7 +201,7 @@ impl EffectStore {
     /// # Errors
     /// Where the store is closed or unusable.
     pub fn policy(&self) -> Result<Policy, Error> {
-        Ok(self.engine().lock()?.memory.state.policy.clone())
+        Ok(self.engine().lock()?.state.policy.clone())
     }
 
     /// Store time, in milliseconds since 1970.

@@ -170,9 +170,8 @@ impl EffectStore {
         }
         let attempt = || {
             let core = self.engine().lock()?;
-            let rule =
-                core.memory.state.branches.get(&branch).map_or(ReadRule::default(), |b| b.reads);
-            Ok(keys.iter().all(|read| core.memory.state.readable(branch, read, rule)))
+            let rule = core.state.branches.get(&branch).map_or(ReadRule::default(), |b| b.reads);
+            Ok(keys.iter().all(|read| core.state.readable(branch, read, rule)))
         };
         let enough = |answer: &Result<bool, Error>| !matches!(answer, Ok(false));
         self.wait_until(wait_ms, attempt, enough).map(|_| ())
@@ -213,7 +212,7 @@ impl EffectStore {
     }
 
     fn check_payload(&self, bytes: u64) -> Result<(), Error> {
-        let allowed = self.engine().lock()?.memory.state.limits.payload_bytes;
+        let allowed = self.engine().lock()?.state.limits.payload_bytes;
         if bytes > allowed {
             let wait_for = Vec::new();
             let limit = "payload_bytes";

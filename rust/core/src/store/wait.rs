@@ -33,7 +33,7 @@ impl EffectStore {
 
     /// Lets what fell due happen, if anything did.
     pub(super) fn tick_if_due(&self) -> Result<(), Error> {
-        let due = self.engine().lock()?.memory.state.next_timer_ms();
+        let due = self.engine().lock()?.state.next_timer_ms();
         if due.is_some_and(|due| due <= self.now_ms()) && !self.inner.read_only {
             self.submit(Command::Tick)?;
         }
