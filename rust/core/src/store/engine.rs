@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
+use super::holds::Holds;
 use super::options::Clock;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
@@ -51,6 +52,7 @@ pub(super) struct Core {
     pub(super) joined: BTreeSet<BranchId>,
     poisoned: Option<String>,
     closed: bool,
+    holds: Holds,
     /// A backup was opened; the first write starts a new incarnation.
     restored: bool,
 }
@@ -77,7 +79,7 @@ pub(super) struct Engine {
 /// Marks a backup in its meta table.
 pub(super) const RESTORE_MARK: &[u8] = b"backup";
 
-fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -96,8 +98,10 @@ impl Engine {
             joined: BTreeSet::new(),
             poisoned: None,
             closed: false,
+            holds: Holds::default(),
             restored,
         };
+        Holds::mark_again(storage.as_ref(), &core.state)?;
         let mut command_seed = [0; 32];
         super::entropy(&mut command_seed)?;
         Ok(Engine {
@@ -261,6 +265,12 @@ impl Engine {
     ) -> Result<(Vec<Result<Reply, Error>>, bool), StorageError> {
         let mut batch = Batch::new(self.storage.write()?);
         core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
+        let lost = core.holds.lost(self.storage.as_ref(), &core.state)?;
+        if !lost.is_empty() {
+            let gone = Command::WorkersGone { holds: lost };
+            let (none, now_ms) = (Payloads::default(), self.now_ms());
+            self.run(core, &mut batch, &gone, &none, self.command_id(), now_ms)?.ok();
+        }
         let most = core.state.limits.batch_records;
         let mut answers = Vec::new();
         for request in requests {
@@ -272,6 +282,7 @@ impl Engine {
         let wrote = batch.records > 0;
         if wrote {
             batch.write.commit()?;
+            Holds::let_go(self.storage.as_ref(), &core.state);
         }
         Ok((answers, wrote))
     }
@@ -327,6 +338,9 @@ impl Engine {
         };
         if let Err(Stop::Unreadable(error)) = reply {
             return Err(StorageError::Corrupted { place: error.0 });
+        }
+        for (seq, event) in (core.tail.head + 1..).zip(&events) {
+            Holds::take(self.storage.as_ref(), core.state.store_id, seq, event)?;
         }
         let Core { state, tail, index, .. } = core;
         batch.append(tail, index, state, command, id, now_ms, &events, payloads)?;
@@ -392,6 +406,9 @@ impl Core {
                 self.state = loaded.state;
                 self.tail = loaded.tail;
                 self.index = loaded.index;
+                if let Err(error) = Holds::mark_again(storage, &self.state) {
+                    self.poisoned = Some(error.to_string());
+                }
             }
             Err(error) => self.poisoned = Some(error.to_string()),
         }
