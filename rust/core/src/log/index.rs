@@ -138,6 +138,24 @@ impl Index {
         Ok(())
     }
 
+    /// Learns from an event that another process has written, rows and all, and the state has folded.
+    pub(super) fn learn(&mut self, event: &Event, state: &State) {
+        match event {
+            Event::NotRun { effect, .. } if self.became_void(*effect, state) => self.settles += 1,
+            Event::Doomed(doom) => {
+                self.settles += doom.members.len() as u64;
+                self.dooms.extend(doom.members.iter());
+            }
+            Event::Fenced { members, .. } => self.settles += members.len() as u64,
+            _ => {}
+        }
+    }
+
+    /// The liveness table says by now what was doomed so far.
+    pub(super) fn forget_dooms(&mut self) {
+        self.dooms.clear();
+    }
+
     /// Whether a call that did not run was live: a doomed or committed one keeps its state.
     fn became_void(&self, effect: EffectId, state: &State) -> bool {
         !state.effects.contains(effect) && !self.dooms.contains(&effect)

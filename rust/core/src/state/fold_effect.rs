@@ -521,6 +521,7 @@ impl State {
         effect.token = Token { incarnation: self.incarnation, number: seq };
         effect.note(seq);
         self.timers.insert((until_ms, Timer::Delivery(id)));
+        self.at_work.insert(id);
         if first {
             effect.position = seq;
             let (writes, reads) = (effect.writes.clone(), effect.reads.clone());
@@ -541,8 +542,13 @@ impl State {
             self.timers.remove(&(old, Timer::Delivery(id)));
         }
         delivery.until_ms = until_ms;
-        if let Some(until) = until_ms {
-            self.timers.insert((until, Timer::Delivery(id)));
+        match until_ms {
+            Some(until) => {
+                self.timers.insert((until, Timer::Delivery(id)));
+            }
+            None => {
+                self.at_work.remove(&id);
+            }
         }
     }
 
@@ -552,6 +558,7 @@ impl State {
         let Some(delivery) = effect.delivery.as_mut() else { return };
         if let Some(old) = delivery.until_ms.take() {
             self.timers.remove(&(old, Timer::Delivery(id)));
+            self.at_work.remove(&id);
         }
         let (ran, reads) = (effect.outcome == Outcome::Done, effect.reads.clone());
         for read in &reads {

@@ -169,6 +169,7 @@ impl State {
     /// A committed effect leaves memory; an earlier writer that stays is told of it.
     pub(super) fn settle_committed(&mut self, id: EffectId) {
         let Some(effect) = self.effects.remove(id) else { return };
+        self.at_work.remove(&id);
         if let Some(deadline) = effect.deadline_ms {
             self.timers.remove(&(deadline, Timer::Window(id)));
         }

@@ -2,8 +2,10 @@
 //! flush makes them durable, and only then does anyone hear an answer (I8).
 //!
 //! Invariants:
-//! - The state in memory is exactly the durable log, whenever the lock is free: the lock is held over
-//!   the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
+//! - The state in memory is a prefix of the durable log whenever the lock is free: the lock is held
+//!   over the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
+//! - Nobody decides or answers from memory before it has folded what other processes have written: a
+//!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
 use std::borrow::Cow;
@@ -14,10 +16,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use super::holds::Holds;
 use super::options::Clock;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
-use crate::log::{Batch, Index, Past, Payloads, Tail, load};
+use crate::log::{Batch, Index, Past, Payloads, Tail, catch_up, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
 use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError};
@@ -53,6 +56,7 @@ pub(super) struct Core {
     pub(super) joined: BTreeSet<BranchId>,
     poisoned: Option<String>,
     closed: bool,
+    holds: Holds,
     /// A backup was opened; the first write starts a new incarnation.
     restored: bool,
 }
@@ -81,7 +85,7 @@ pub(super) struct Engine {
 /// Marks a backup in its meta table.
 pub(super) const RESTORE_MARK: &[u8] = b"backup";
 
-fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -100,8 +104,10 @@ impl Engine {
             joined: BTreeSet::new(),
             poisoned: None,
             closed: false,
+            holds: Holds::default(),
             restored,
         };
+        Holds::mark_again(storage.as_ref(), &core.state)?;
         let mut command_seed = [0; 32];
         super::entropy(&mut command_seed)?;
         Ok(Engine {
@@ -134,13 +140,25 @@ impl Engine {
         id
     }
 
-    /// The state, which is durable as long as the guard is held.
+    /// The state, with all that any process has made durable by now.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        Ok(self.look()?.0)
+    }
+
+    /// The state, and the view of the log that it is the fold of.
+    #[allow(clippy::type_complexity)] // Two parts of one look.
+    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Core>, Box<dyn ReadView + '_>), Error> {
         let mut core = unpoisoned(&self.core);
         core.usable()?;
+        let view = self.storage.read()?;
+        if let Err(error) = core.catch_up(view.as_ref()) {
+            drop(view);
+            core.reload(self.storage.as_ref(), &error);
+            return Err(Error::Storage(error));
+        }
         // What the last fence settled is let go before the next command, or before anyone looks.
         core.state.tidy();
-        Ok(core)
+        Ok((core, view))
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
@@ -273,8 +291,15 @@ impl Engine {
         core: &mut Core,
         requests: &[Arc<Request>],
     ) -> Result<(Vec<Result<Reply, Error>>, bool), StorageError> {
-        let most = core.state.limits.batch_records;
         let mut batch = Batch::new(self.storage.write()?);
+        core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
+        let lost = core.holds.lost(self.storage.as_ref(), &core.state)?;
+        if !lost.is_empty() {
+            let gone = Command::WorkersGone { holds: lost };
+            let (none, now_ms) = (Payloads::default(), self.now_ms());
+            self.run(core, &mut batch, &gone, &none, self.command_id(), now_ms)?.ok();
+        }
+        let most = core.state.limits.batch_records;
         let mut answers = Vec::new();
         for request in requests {
             answers.push(self.decide_one(core, &mut batch, request)?);
@@ -285,6 +310,7 @@ impl Engine {
         let wrote = batch.records > 0;
         if wrote {
             batch.write.commit()?;
+            Holds::let_go(self.storage.as_ref(), &core.state);
         }
         Ok((answers, wrote))
     }
@@ -315,6 +341,10 @@ impl Engine {
         batch: &mut Batch<'_>,
         now_ms: u64,
     ) -> Result<(), StorageError> {
+        // Another process may have been first.
+        if batch.write.get(crate::storage::Table::Meta, RESTORE_MARK)?.is_none() {
+            return Ok(());
+        }
         batch.write.delete(crate::storage::Table::Meta, RESTORE_MARK)?;
         let none = Payloads::default();
         self.run(core, batch, &Command::Restore, &none, self.command_id(), now_ms)?.ok();
@@ -337,6 +367,9 @@ impl Engine {
         };
         if let Err(Stop::Unreadable(error)) = reply {
             return Err(StorageError::Corrupted { place: error.0 });
+        }
+        for (seq, event) in (core.tail.head + 1..).zip(&events) {
+            Holds::take(self.storage.as_ref(), core.state.store_id, seq, event)?;
         }
         let Core { state, tail, index, .. } = core;
         batch.append(tail, index, state, command, id, now_ms, &events, payloads)?;
@@ -388,6 +421,11 @@ impl Core {
         if self.closed { Err(Error::Storage(StorageError::Closed)) } else { Ok(()) }
     }
 
+    /// Folds what other processes have written.
+    fn catch_up(&mut self, view: &dyn ReadView) -> Result<(), StorageError> {
+        catch_up(view, &mut self.state, &mut self.tail, &mut self.index)
+    }
+
     /// After a failed batch the memory is thrown away and built anew from what is durable.
     fn reload(&mut self, storage: &dyn Storage, error: &StorageError) {
         let reopened = if error.needs_reopen() { storage.reopen() } else { Ok(()) };
@@ -397,6 +435,9 @@ impl Core {
                 self.state = loaded.state;
                 self.tail = loaded.tail;
                 self.index = loaded.index;
+                if let Err(error) = Holds::mark_again(storage, &self.state) {
+                    self.poisoned = Some(error.to_string());
+                }
             }
             Err(error) => self.poisoned = Some(error.to_string()),
         }

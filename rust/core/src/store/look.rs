@@ -70,11 +70,10 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn branch_named(&self, name: &str) -> Result<BranchInfo, Error> {
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         if let Some(info) = core.state.names.get(name).and_then(|id| core.state.branch_info(*id)) {
             return Ok(info);
         }
-        let view = self.engine().view()?;
         let past = Past::new(view.as_ref(), &core.index);
         let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
         drop(core);
@@ -153,7 +152,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn decide(&self, target: Target) -> Result<Decision, Error> {
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         match target {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
                 drop(core);
@@ -161,7 +160,6 @@ impl EffectStore {
                 Ok(of_ended(id, &ended))
             }
             Target::Effect(id) if !core.state.effects.contains(id) => {
-                let view = self.engine().view()?;
                 let past = Past::new(view.as_ref(), &core.index);
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
                 let mut decided = decision(&core.state, target);
@@ -184,26 +182,32 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
-        let view = self.engine().view()?;
+        let (core, view) = self.engine().look()?;
         let mut story =
             Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
-        let core = self.engine().lock()?;
-        match core.state.effects.get(id) {
+        let fate = match core.state.effects.get(id) {
             Some(effect) if effect.late => {
                 // It may have been recalled, and its votes are told by the log alone.
                 story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
                 let sealed = story.sealed;
                 story.overlay(&core.state, effect);
                 story.sealed = sealed;
+                None
             }
-            Some(effect) => story.overlay(&core.state, effect),
+            Some(effect) => {
+                story.overlay(&core.state, effect);
+                None
+            }
             None => {
                 let past = Past::new(view.as_ref(), &core.index);
-                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                story.settle(view.as_ref(), fate)?;
+                Some(past.fate(id).map_err(|error| corrupted(error.0))?)
             }
-        }
+        };
+        // Reading on may take long, and the view stays what it is without the lock.
         drop(core);
+        if let Some(fate) = fate {
+            story.settle(view.as_ref(), fate)?;
+        }
         self.finish(view.as_ref(), story)
     }
 
