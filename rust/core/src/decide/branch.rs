@@ -29,7 +29,7 @@ impl Turn<'_> {
         self.state
             .branch_info(id)
             .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+            .ok_or_else(|| Refusal::no_such("branch", id.0).into())
     }
 
     fn create_branch(
@@ -102,7 +102,7 @@ impl Turn<'_> {
                     );
                 }
                 None => {
-                    return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
+                    return Err(Refusal::no_such_branch(name).into());
                 }
             },
         };
@@ -143,9 +143,7 @@ impl Turn<'_> {
         self.emit(Event::BranchMerged { branch: id });
         let closed =
             info.map(|info| BranchInfo { state: BranchState::Closed, tip: Vec::new(), ..info });
-        closed
-            .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        closed.map(Reply::Branch).ok_or_else(|| Refusal::no_such("branch", id.0).into())
     }
 
     fn heartbeat(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {

@@ -17,7 +17,7 @@ impl Turn<'_> {
         }
         match self.history.event(id.0)? {
             Some(Event::BranchCreated { name, .. }) => Ok(name),
-            _ => Err(Refusal::NotFound { reference: format!("branch {id}") }.into()),
+            _ => Err(Refusal::no_such("branch", id.0).into()),
         }
     }
 

@@ -161,9 +161,6 @@ impl EffectStore {
     /// # Errors
     /// Where what was observed could not be made durable.
     pub fn close(&self) -> Result<(), Error> {
-        if self.inner.read_only {
-            return Ok(());
-        }
         self.engine().close()
     }
 
