@@ -4,6 +4,8 @@ Register, commit, reconcile, compensate: every tool call is recorded with its in
 fence atomically and durably, and undone in an order that leaves no call on a value that is gone.
 """
 
+import logging
+
 from effectstore import testing
 from effectstore._approval import Alert, Approval
 from effectstore._branch import Branch
@@ -13,11 +15,13 @@ from effectstore._errors import (
     AlreadySettledError,
     ApprovalClosedError,
     ApprovalRequiredError,
+    ArtifactStateError,
     BranchClosedError,
     BranchExistsError,
     CommitReservedError,
     CommitUnknownError,
     CompensationScopeError,
+    ContentMismatchError,
     CorruptedError,
     DirtyKeyError,
     DiskFullError,
@@ -82,6 +86,7 @@ from effectstore._values import (
     Plan,
     PlannedStep,
     Policy,
+    Progress,
     Report,
     Retry,
     Story,
@@ -95,6 +100,7 @@ __all__ = [
     "Approval",
     "ApprovalClosedError",
     "ApprovalRequiredError",
+    "ArtifactStateError",
     "BlockedStep",
     "Blocker",
     "Branch",
@@ -105,6 +111,7 @@ __all__ = [
     "CommitUnknownError",
     "CompensationReport",
     "CompensationScopeError",
+    "ContentMismatchError",
     "CorruptedError",
     "Decision",
     "Delivery",
@@ -148,6 +155,7 @@ __all__ = [
     "PlannedStep",
     "PoisonedError",
     "Policy",
+    "Progress",
     "ReadOnlyError",
     "Reads",
     "ReasonRequiredError",
@@ -182,3 +190,6 @@ __all__ = [
     "testing",
     "tool",
 ]
+
+# Who wants the log configures it; without this, Python would print warnings of a library on standard error.
+logging.getLogger("effectstore").addHandler(logging.NullHandler())

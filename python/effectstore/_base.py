@@ -28,10 +28,10 @@ def jsonable(value: Any, *, payloads: bool = False) -> Any:  # noqa: PLR0911  # 
         return str(value)
     if isinstance(value, Mapping):
         return {str(name): jsonable(item, payloads=payloads) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item, payloads=payloads) for item in value]
     if hasattr(value, "to_dict"):
         return value.to_dict(payloads=payloads)
+    if isinstance(value, list | tuple):
+        return [jsonable(item, payloads=payloads) for item in value]
     return repr(value)
 
 
@@ -69,7 +69,9 @@ class Bound:
 
     __slots__ = ()
 
-    _carry: ClassVar[str] = "its id"
+    def _carry(self) -> str:
+        """What another process needs to fetch its own."""
+        return f"its id, {self._identity()[1]}"
 
     def _identity(self) -> tuple[object, ...]:
         raise NotImplementedError
@@ -89,11 +91,16 @@ class Bound:
         return self
 
     def __reduce__(self) -> NoReturn:
-        message = f"{type(self).__name__} belongs to an open store and does not pickle; carry {self._carry}"
+        message = f"{type(self).__name__} belongs to an open store and does not pickle; carry {self._carry()}"
         raise TypeError(message)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         self.__reduce__()
+
+
+def shown(name: str) -> str:
+    """A name on one line: odd characters appear escaped."""
+    return name if name.isprintable() else repr(name)
 
 
 class Frozen:

@@ -196,7 +196,7 @@ class CommitReservedError(RefusedError):
 
     code = "commit_reserved"
     attributes = ("target",)
-    target: str
+    target: int | str
 
 
 class IdempotencyConflictError(RefusedError):
@@ -305,7 +305,7 @@ class NotFoundError(RefusedError, LookupError):
 
     code = "not_found"
     attributes = ("ref",)
-    ref: str
+    ref: int | str
 
 
 class StaleVersionError(RefusedError):
@@ -318,6 +318,23 @@ class StaleVersionError(RefusedError):
     newest: int
 
 
+class ArtifactStateError(RefusedError):
+    """The artifact's state does not allow it."""
+
+    code = "artifact_state"
+    attributes = ("artifact", "state")
+    artifact: int
+    state: str
+
+
+class ContentMismatchError(RefusedError):
+    """The artifact's content is not the one that was reviewed."""
+
+    code = "content_mismatch"
+    attributes = ("artifact",)
+    artifact: int
+
+
 class ReadOnlyError(RefusedError):
     """The store was opened for reading."""
 
@@ -326,7 +343,7 @@ class ReadOnlyError(RefusedError):
     option: str | None
 
 
-class OptionsError(RefusedError):
+class OptionsError(RefusedError, ValueError):
     """An option or argument that cannot be used."""
 
     code = "options"

@@ -28,8 +28,6 @@ class Delivery(Frozen, Bound):
 
     __slots__ = ("_info", "_session", "effect")
 
-    _carry = "the effect's id; it is handed out again when the lease has run out"
-
     _session: Session
     _info: "core.DeliveryInfo"
     effect: Effect
@@ -38,6 +36,9 @@ class Delivery(Frozen, Bound):
         object.__setattr__(self, "_session", session)
         object.__setattr__(self, "_info", info)
         object.__setattr__(self, "effect", Effect(session, info.effect, token=Token(*info.token)))
+
+    def _carry(self) -> str:
+        return f"the effect's id, {self._info.effect}: it is handed out again when the lease has run out"
 
     def _identity(self) -> tuple[object, ...]:
         return self._session.store_id, self._info.effect, self._info.token
@@ -62,10 +63,11 @@ class Delivery(Frozen, Bound):
         """The token of the hold."""
         return Token(*self._info.token)
 
-    def renew(self, lease: Seconds | None = None) -> None:
+    def renew(self, lease: Seconds | None = None) -> "Delivery":
         """Hold it for `lease` seconds from now (60 by default)."""
         lease_ms = to_ms(LEASE_S if lease is None else lease, "lease")
-        self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
+        held = self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
+        return self if held is None else Delivery(self._session, held)
 
     def release(self) -> None:
         """Give it back, to be handed out again."""

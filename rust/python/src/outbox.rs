@@ -43,7 +43,7 @@ impl Handle {
         let found = ask(
             py,
             &Patience::of(wait_ms),
-            |slice_ms| self.store.deliver(agent, tools.clone(), lease_ms, slice_ms),
+            |slice_ms| self.store()?.deliver(agent, tools.clone(), lease_ms, slice_ms),
             Option::is_some,
         )?;
         Ok(found.map(Into::into))
@@ -56,12 +56,14 @@ impl Handle {
         effect: u64,
         token: TokenPair,
         lease_ms: Option<u64>,
-    ) -> PyResult<()> {
-        call(py, || self.store.hold_delivery(EffectId(effect), token_in(token), lease_ms)).map(drop)
+    ) -> PyResult<Option<DeliveryInfo>> {
+        let (effect, token) = (EffectId(effect), token_in(token));
+        let held = call(py, || self.store()?.hold_delivery(effect, token, lease_ms))?;
+        Ok(held.map(Into::into))
     }
 
     #[pyo3(signature = (agent))]
     fn deliveries(&self, py: Python<'_>, agent: Option<&str>) -> PyResult<Vec<u64>> {
-        Ok(ids(&call(py, || self.store.deliveries(agent))?))
+        Ok(ids(&call(py, || self.store()?.deliveries(agent))?))
     }
 }
