@@ -5,7 +5,7 @@ use super::vote::with_vote_of;
 use super::{Ruling, Turn, decision};
 use crate::model::{
     Authority, Blocker, BranchId, BranchState, EffectId, EffectState, Escalate, Event, FenceId,
-    FenceInfo, FenceStatus, MemberSet, Refusal, Reply, Target, Token,
+    FenceInfo, FenceStatus, MemberSet, Name, Refusal, Reply, Target, Token,
 };
 use crate::state::{Effect, Intent};
 
@@ -66,7 +66,7 @@ impl Turn<'_> {
     fn commit_settled(&self, target: Target) -> Ruling<Reply> {
         let Target::Effect(effect) = target else { return Ok(Reply::Fence(nothing_left())) };
         match self.history.fate(effect)? {
-            None => Err(Refusal::NotFound { reference: format!("effect {effect}") }.into()),
+            None => Err(Refusal::no_such("effect", effect.0).into()),
             Some(super::Fate::Committed) => Ok(Reply::Fence(nothing_left())),
             Some(_) => Err(self.aborted(target)),
         }
@@ -260,10 +260,10 @@ impl Turn<'_> {
         self.keep_watching(id);
     }
 
-    pub(super) fn target_name(&self, target: Target) -> Ruling<String> {
+    fn target_name(&self, target: Target) -> Ruling<Name> {
         Ok(match target {
-            Target::Branch(branch) => format!("branch {:?}", self.branch_name(branch)?),
-            Target::Effect(effect) => format!("effect {effect}"),
+            Target::Branch(branch) => Name::Text(self.branch_name(branch)?),
+            Target::Effect(effect) => Name::Id(effect.0),
         })
     }
 }

@@ -114,7 +114,7 @@ impl Turn<'_> {
                 if self.state.effects.contains(effect) || self.history.fate(effect)?.is_some() {
                     return Ok(());
                 }
-                Err(Refusal::NotFound { reference: format!("effect {effect}") }.into())
+                Err(Refusal::no_such("effect", effect.0).into())
             }
         }
     }
