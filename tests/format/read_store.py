@@ -24,13 +24,13 @@ TABLES = ["branches", "idempotency_keys", "blobs", "liveness", "artifacts", "met
 BRANCH_CREATED, REGISTERED, NOT_RUN, FENCED, DOOMED, RECALLED = 4, 9, 14, 20, 22, 33
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """A place that does not fit the format."""
 
 
 def need(fits: bool, place: str) -> None:
     if not fits:
-        raise Fault(place)
+        raise FaultError(place)
 
 
 def number(data: bytes, place: str) -> int:
@@ -70,7 +70,7 @@ def items(value: bytes, place: str) -> list[tuple[bytes, Any]]:
         try:
             item = cbor2.load(stream)
         except cbor2.CBORDecodeError as error:
-            raise Fault(f"{place}: {error}") from error
+            raise FaultError(f"{place}: {error}") from error
         used = len(value) - at - len(stream.read())
         found.append((value[at : at + used], item))
         at += used
@@ -299,5 +299,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except Fault as fault:
+    except FaultError as fault:
         sys.exit(f"does not fit: {fault}")

@@ -20,11 +20,9 @@ def _types() -> dict[str, str]:
     for module in MODEL:
         source = (CORE / "src" / "model" / f"{module}.rs").read_text(encoding="utf-8")
         # rustfmt puts a type's closing brace at the start of a line, and its attributes right above it.
-        for head, name, body in re.findall(
-            r"^#\[derive\(([^\n]*)\)\]\n(?:#\[[^\n]*\n)*pub (?:struct|enum) (\w+) \{\n(.*?)^\}", source, re.M | re.S
-        ):
-            if "Encode" in head:
-                found[name] = body
+        pattern = r"^#\[derive\(([^\n]*)\)\]\n(?:#\[[^\n]*\n)*pub (?:struct|enum) (\w+) \{\n(.*?)^\}"
+        types = re.findall(pattern, source, re.MULTILINE | re.DOTALL)
+        found |= {name: body for head, name, body in types if "Encode" in head}
     return found
 
 
