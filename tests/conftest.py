@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,8 @@ import pytest
 
 import effectstore
 from effectstore import Branch, Store
+from support import TESTS, Child, OpenStore
 from world import FakeClock, World
-
-TESTS = Path(__file__).resolve().parent
-
-OpenStore = Callable[..., Store]
-Child = Callable[..., "subprocess.Popen[str]"]
-
-
-def rest_of(process: subprocess.Popen[str]) -> str:
-    """What a child still writes, to its end; `communicate` would lose what a `readline` before it has buffered."""
-    assert process.stdout is not None
-    output = process.stdout.read()
-    process.wait(timeout=60)
-    return output
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     Branch,
     BranchClosedError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from effectstore.testing import check_inverse
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     ApprovalClosedError,
     Branch,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     Branch,
     EffectStoreError,

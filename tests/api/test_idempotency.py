@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     Branch,
     IdempotencyConflictError,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import Child, OpenStore, rest_of
+from support import Child, OpenStore, rest_of
 from effectstore import Inverse, Store
 from world import World, states
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import Branch, Effect, EffectStoreError, Inverse, PayloadError, Store
 from world import World
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import EffectStoreError, Inverse, Store
 from world import World
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     Branch,
     CommitReservedError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import Effect, Inverse, Policy, Store
 from world import World, ids
 

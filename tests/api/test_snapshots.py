@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import Branch, Effect, Inverse, NotFoundError, Retry, StaleTokenError, Store
 from world import World
 

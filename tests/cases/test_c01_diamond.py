@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 import effectstore
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import Branch, Effect, Policy, Reconciliation, Store
 from world import World, ids
 

@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from conftest import Child, OpenStore, rest_of
+from support import Child, OpenStore, rest_of
 from effectstore import (
     AlreadySettledError,
     BranchClosedError,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import Child, OpenStore, rest_of
+from support import Child, OpenStore, rest_of
 from effectstore import Policy, Retry, Store
 from world import World, ids
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import PermanentError, Policy, Store
 from world import AT_ONCE, World, blocked_by, ids, members
 

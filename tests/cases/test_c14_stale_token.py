@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import Branch, Effect, LeaseLostError, StaleTokenError, Step, Store
 from world import FakeClock, World, states
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Child, OpenStore
+from support import Child, OpenStore
 from effectstore import (
     EffectStoreError,
     Inverse,

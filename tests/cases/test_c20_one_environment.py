@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import Child, OpenStore
+from support import Child, OpenStore
 from effectstore import (
     CompensationScopeError,
     ForkedError,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     EffectStoreError,
     Inverse,

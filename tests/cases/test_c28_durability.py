@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import TESTS, Child, OpenStore, rest_of
+from support import TESTS, Child, OpenStore, rest_of
 from world import World
 
 KILLS = int(os.environ.get("EFFECTSTORE_KILLS", "40"))

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from conftest import Child, OpenStore
+from support import Child, OpenStore
 from effectstore import (
     ApprovalRequiredError,
     DoomedDependencyError,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import Child, OpenStore
+from support import Child, OpenStore
 from effectstore import (
     AlreadySettledError,
     DoomedDependencyError,

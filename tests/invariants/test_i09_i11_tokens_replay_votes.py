@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import effectstore
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import FenceClosureError, Policy, StaleTokenError, Store
 from random_work import RandomWork
 from world import World, ids, states

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import AlreadySettledError, Effect, Inverse, Step, Store
 from world import AT_ONCE, World, blocked_by
 

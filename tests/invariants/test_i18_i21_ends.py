@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import OpenStore
+from support import OpenStore
 from effectstore import (
     Branch,
     Effect,

@@ -181,7 +181,7 @@ class Branches(Fences):
 
     def check_window(self, key: str, since: int) -> None:
         """A read that took time must not have seen a doomed value."""
-        doomed = [w for w in self.writers_since(key, since) if self.effects[w].state == "doomed"]
+        doomed = [w for w in self.expand(self.writers_since(key, since)) if self.effects[w].state == "doomed"]
         if doomed or self.dirty_since(key, since):
             raise Refused("DirtyKeyError", key=key, writers=sorted({*doomed, *self.dirty_since(key, since)}))
 

@@ -208,8 +208,7 @@ class Effects(Branches):
                 if writer == effect.id:
                     continue
                 effect.deps.setdefault(writer, set()).add("read")
-                if self.effects[writer].state == "doomed":
-                    doomed.append(writer)
+                doomed += [w for w in self.expand([writer]) if self.effects[w].state == "doomed"]
             doomed += [w for w in self.dirty_since(key, effect.registered) if w != effect.id]
         return doomed
 

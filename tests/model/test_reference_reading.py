@@ -158,3 +158,16 @@ def test_an_observation_brackets_a_read_that_takes_time() -> None:
     assert scene.undo_all() == "u"
     scene.refused("DirtyKeyError", "observe", "A", scene.token("A"), {"x": None}, since=since)
     assert scene.model.branches["A"].state == "doomed", "the doomed value was there meanwhile, undone or not"
+
+
+def test_a_void_writer_seen_late_stands_for_what_it_rested_on() -> None:
+    scene = Scene()
+    for name in "ABC":
+        scene.branch(name)
+    scene.run("a", "A", writes="y")
+    scene.start("r", "C")
+    scene.start("w", "B", reads="y", writes="x")
+    scene.not_run("w")
+    scene.call("reconcile", (), ("A",))
+    scene.refused("DirtyKeyError", "late_observe", *scene.own("r"), ["x"])
+    assert scene.states("awr") == "dvd"

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, note, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from .invariants import Watch
@@ -108,18 +108,22 @@ def without_store(setting: Setting, script: list[bytes]) -> Play:
 Run = Callable[[Setting, list[bytes]], Play]
 
 
+def attempt(run: Run, setting: Setting, script: list[bytes], number: int) -> Play:
+    """Play a script; a failure is made short and names the seed that brings it back."""
+    try:
+        return run(setting, script)
+    except Exception as error:
+        short = shrink(script, same_failure(run, setting, type(error)))
+        print(f"\nsetting {setting.name}: replay with EFFECTSTORE_SEED={number}; the shortest script follows")
+        print([command.hex() for command in short])
+        run(setting, short)
+        raise
+
+
 def play_seeds(run: Run, setting: Setting, seen: Callable[[Play], None]) -> None:
-    """Play the setting's share of seeds; a failure is made short and names its seed."""
+    """Play the setting's share of seeds."""
     for number in range(SEED, SEED + SEQUENCES - DRAWN):
-        script = script_of(number)
-        try:
-            seen(run(setting, script))
-        except Exception as error:
-            short = shrink(script, same_failure(run, setting, type(error)))
-            print(f"\nsetting {setting.name}: replay with EFFECTSTORE_SEED={number}; the shortest script follows")
-            print([command.hex() for command in short])
-            run(setting, short)
-            raise
+        seen(attempt(run, setting, script_of(number), number))
 
 
 def same_failure(run: Run, setting: Setting, kind: type[Exception]) -> Callable[[list[bytes]], bool]:
@@ -136,14 +140,19 @@ def same_failure(run: Run, setting: Setting, kind: type[Exception]) -> Callable[
 
 
 def play_drawn(run: Run, setting: Setting, seen: Callable[[Play], None]) -> None:
-    """Play scripts that hypothesis draws and shrinks."""
+    """Play scripts that hypothesis draws; leaving out commands shrinks them much faster than its own way."""
 
     @seed(SEED)
-    @settings(max_examples=DRAWN, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=DRAWN,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
     @given(drawn_scripts)
     def drawn(script: list[bytes]) -> None:
-        note(f"setting {setting.name}: replay with EFFECTSTORE_SEED={SEED}")
-        seen(run(setting, script))
+        seen(attempt(run, setting, script, SEED))
 
     drawn()
 

@@ -400,3 +400,22 @@ fn an_irreversible_call_runs_after_its_fence_and_an_approval() {
     store.done(effect).unwrap();
     assert!(store.state.effects.is_empty() && store.state.approvals.is_empty());
 }
+
+#[test]
+fn the_outbox_keeps_the_order_of_dependencies() {
+    let policy = Policy { irreversible: IrreversibleRule::AfterFence, ..Policy::default() };
+    let mut store = Store::new(policy);
+    let line = store.branch("a");
+    let first = store.register(line, plain("first").mode(Mode::Deferred));
+    let second = store.register(line, plain("second").after([EffectId(first)]));
+    store.commit(&[second]);
+    let tools = |tool: &str| Some(vec![tool.to_owned()]);
+    let deliver = |tools| Command::Deliver { agent: "agent-a".into(), tools, lease_ms: 10_000 };
+    assert_eq!(store.run(&deliver(tools("second"))), Ok(Reply::Delivery(None)));
+    let Ok(Reply::Delivery(Some(held))) = store.run(&deliver(None)) else { panic!() };
+    assert_eq!(held.effect.0, first);
+    assert_eq!(store.run(&deliver(None)), Ok(Reply::Delivery(None)));
+    store.done(first).unwrap();
+    let Ok(Reply::Delivery(Some(held))) = store.run(&deliver(None)) else { panic!() };
+    assert_eq!(held.effect.0, second);
+}

@@ -42,15 +42,22 @@ impl Turn<'_> {
             return Ok(false);
         }
         let approved = !self.needs_run_approval(id) || self.run_approved(id);
-        Ok(approved && self.rests_on_done(effect) && self.keys_are_quiet(effect))
+        Ok(approved && self.keys_are_quiet(effect) && self.rests_on_done(effect)?)
     }
 
-    /// Deferred effects that it rests on have run.
-    fn rests_on_done(&self, effect: &Effect) -> bool {
-        let waits = |id: &u64| {
-            self.state.effects.get(EffectId(*id)).is_some_and(|on| on.outcome != Outcome::Done)
+    /// Deferred effects that it rests on have run. Only a deferred effect rests on one, and directly;
+    /// the graph holds committed effects no more, so its registration is asked.
+    fn rests_on_done(&self, effect: &Effect) -> Ruling<bool> {
+        let Some(Event::Registered(registered)) = self.history.event(effect.id.0)? else {
+            return Ok(true);
         };
-        !self.state.graph.dependencies(effect.id.0).iter().any(waits)
+        let waits = |id: &EffectId| {
+            self.state
+                .effects
+                .get(*id)
+                .is_some_and(|on| on.is_deferred() && on.outcome != Outcome::Done)
+        };
+        Ok(!registered.rests_on.iter().any(waits))
     }
 
     /// No key that it writes is dirty or busy, and each key that it reads without a version shows a

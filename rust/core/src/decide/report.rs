@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::agent_of;
-use crate::graph::Relation;
 use crate::model::{Blocked, EffectId, Failure, FailureKind, Problem, Report};
 use crate::state::{Effect, Guard, Rollback, State, StepStatus};
 
@@ -89,20 +88,19 @@ fn failure(
 }
 
 type Causes = BTreeSet<EffectId>;
+type After = BTreeMap<u64, Vec<u64>>;
 
 /// Due steps behind a failed step or a live later writer, directly or through others (C52), with
 /// what holds them.
 pub(super) fn blocked(state: &State) -> BTreeMap<EffectId, Vec<EffectId>> {
     let (nodes, edges) = state.undo_edges();
-    let mut after: BTreeMap<u64, Vec<(u64, Relation)>> = BTreeMap::new();
-    for (first, then, relation) in &edges {
-        after.entry(*first).or_default().push((*then, *relation));
+    let mut after: After = BTreeMap::new();
+    for (first, then, _) in &edges {
+        after.entry(*first).or_default().push(*then);
     }
     let mut causes: BTreeMap<u64, Causes> = BTreeMap::new();
-    for node in &nodes {
-        if is_due(state, *node)
-            && let Guard::Live(writers) = state.guard(EffectId(*node))
-        {
+    for node in nodes.iter().filter(|node| is_due(state, **node)) {
+        if let Guard::Live(writers) = state.guard(EffectId(*node)) {
             causes.entry(*node).or_default().extend(writers.into_iter().take(CAUSES));
         }
     }
@@ -123,88 +121,101 @@ fn is_due(state: &State, node: u64) -> bool {
     step.is_some_and(|step| step.is_pending())
 }
 
-/// Whether a failed step holds back what comes after it along such an edge.
-fn holds(state: &State, node: u64, relation: Relation) -> bool {
-    let step = state.effects.get(EffectId(node)).and_then(|effect| effect.step.as_ref());
-    step.is_some_and(|step| {
-        step.is_failed() && (!step.is_waived() || relation == Relation::KeyOrder)
-    })
+/// Whether a step failed, and if so whether only the order of writers still waits for it.
+fn failed_waived(state: &State, node: u64) -> Option<bool> {
+    let step = state.effects.get(EffectId(node)).and_then(|effect| effect.step.as_ref())?;
+    step.is_failed().then(|| step.is_waived())
 }
 
-/// Without rings every edge leads to a lower id, so one pass from the highest on reaches all.
-fn spread_down(
-    state: &State,
-    nodes: &[u64],
-    after: &BTreeMap<u64, Vec<(u64, Relation)>>,
-    causes: &mut BTreeMap<u64, Causes>,
-) {
+/// Due steps of earlier writers of the effect's keys: these wait for it even if it is waived.
+fn overwritten(state: &State, node: u64) -> BTreeSet<u64> {
+    let Some(effect) = state.effects.get(EffectId(node)) else { return BTreeSet::new() };
+    if !effect.is_undone_writer() {
+        return BTreeSet::new();
+    }
+    let entries = effect.writes.iter().filter_map(|key| state.keys.get(key));
+    let writers = entries.flat_map(|entry| &entry.writers);
+    let earlier = writers.filter_map(|writer| state.effects.get(*writer)).filter(|earlier| {
+        earlier.position < effect.position && earlier.is_undone_writer() && earlier.is_doomed()
+    });
+    earlier.map(|earlier| earlier.id.0).filter(|id| is_due(state, *id)).collect()
+}
+
+fn add(causes: &mut BTreeMap<u64, Causes>, node: u64, more: impl IntoIterator<Item = EffectId>) {
+    let known = causes.entry(node).or_default();
+    known.extend(more);
+    while known.len() > CAUSES {
+        known.pop_last();
+    }
+}
+
+/// Without rings every edge leads to a lower id, so one pass from the highest on reaches all. What
+/// holds a step passes on through it, finished steps included, to all that comes after it.
+fn spread_down(state: &State, nodes: &[u64], after: &After, causes: &mut BTreeMap<u64, Causes>) {
     for node in nodes.iter().rev() {
-        let inherited = causes.get(node).cloned();
-        for (then, relation) in after.get(node).into_iter().flatten() {
-            let mut more = inherited.clone().unwrap_or_default();
-            if holds(state, *node, *relation) {
-                more.insert(EffectId(*node));
+        let mut passed = causes.get(node).cloned().unwrap_or_default();
+        match failed_waived(state, *node) {
+            Some(true) => {
+                for earlier in overwritten(state, *node) {
+                    add(causes, earlier, [EffectId(*node)]);
+                }
             }
-            if more.is_empty() {
-                continue;
+            Some(false) => {
+                passed.insert(EffectId(*node));
             }
-            let known = causes.entry(*then).or_default();
-            known.extend(more);
-            while known.len() > CAUSES {
-                known.pop_last();
+            None => {}
+        }
+        if !passed.is_empty() {
+            for then in after.get(node).into_iter().flatten() {
+                add(causes, *then, passed.iter().copied());
             }
         }
     }
 }
 
-/// With rings: each source reaches what comes after it, but no member of its own ring above it,
-/// since of a ring the higher id goes first.
+/// With rings: each failed or blocked step holds all that comes after it, but no member of its own
+/// ring above it, since of a ring the higher id goes first.
 fn spread_over_rings(
     state: &State,
     nodes: &[u64],
-    after: &BTreeMap<u64, Vec<(u64, Relation)>>,
+    after: &After,
     causes: &mut BTreeMap<u64, Causes>,
 ) {
-    let behind_live: BTreeMap<u64, Causes> = causes.clone();
-    for source in nodes {
-        let own = behind_live.get(source);
-        let failed = holds(state, *source, Relation::KeyOrder);
-        if own.is_none() && !failed {
-            continue;
-        }
-        let from_here = |relation: Relation| own.is_some() || holds(state, *source, relation);
-        for reached in reach(after, *source, from_here) {
-            let ring = reach(after, reached, |_| true).contains(source);
-            if reached == *source || (ring && *source < reached) {
-                continue;
+    let reached: BTreeMap<u64, BTreeSet<u64>> =
+        nodes.iter().map(|node| (*node, reach(after, *node))).collect();
+    let mut todo: Vec<u64> = nodes
+        .iter()
+        .copied()
+        .filter(|node| causes.contains_key(node) || failed_waived(state, *node).is_some())
+        .collect();
+    while let Some(source) = todo.pop() {
+        let failed = failed_waived(state, source);
+        let held: BTreeSet<u64> = if failed == Some(true) {
+            overwritten(state, source)
+        } else {
+            let in_ring = |node: u64| source < node && reached[&node].contains(&source);
+            let held = reached[&source].iter().copied();
+            held.filter(|node| *node != source && is_due(state, *node) && !in_ring(*node)).collect()
+        };
+        let by = match failed {
+            Some(_) => Causes::from([EffectId(source)]),
+            None => causes.get(&source).cloned().unwrap_or_default(),
+        };
+        for node in held {
+            if !causes.contains_key(&node) {
+                todo.push(node);
             }
-            let known = causes.entry(reached).or_default();
-            match own {
-                Some(writers) => known.extend(writers),
-                None => {
-                    known.insert(EffectId(*source));
-                }
-            }
-            while known.len() > CAUSES {
-                known.pop_last();
-            }
+            add(causes, node, by.iter().copied());
         }
     }
 }
 
-fn reach(
-    after: &BTreeMap<u64, Vec<(u64, Relation)>>,
-    source: u64,
-    first: impl Fn(Relation) -> bool,
-) -> BTreeSet<u64> {
+fn reach(after: &After, source: u64) -> BTreeSet<u64> {
     let mut reached = BTreeSet::new();
-    let start = after.get(&source).into_iter().flatten();
-    let mut todo: Vec<u64> =
-        start.filter(|(_, relation)| first(*relation)).map(|(then, _)| *then).collect();
+    let mut todo = vec![source];
     while let Some(node) = todo.pop() {
-        if reached.insert(node) {
-            todo.extend(after.get(&node).into_iter().flatten().map(|(then, _)| *then));
-        }
+        let next = after.get(&node).into_iter().flatten();
+        todo.extend(next.copied().filter(|then| reached.insert(*then)));
     }
     reached
 }

@@ -400,9 +400,11 @@ impl State {
         if let Some(branch) = self.branches.get_mut(&effect.branch) {
             branch.effects.remove(&id);
         }
+        let mut earlier = Vec::new();
         for key in &effect.writes {
             if let Some(entry) = self.keys.get_mut(key) {
                 entry.writers.retain(|writer| *writer != id);
+                earlier.extend(entry.writers.iter().copied());
             }
             self.refresh_frontier(key);
             if !effect.is_deferred() {
@@ -420,6 +422,10 @@ impl State {
                 intent.targets.remove(&id);
             }
             self.awake.insert(*intent);
+        }
+        // An undone writer may have stayed only because this one's undo could put its value back.
+        for writer in earlier {
+            self.try_release(writer);
         }
         self.forget_branch(effect.branch);
     }

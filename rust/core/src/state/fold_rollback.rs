@@ -70,12 +70,33 @@ impl State {
             let cause = causes.get(&stopped.branch).copied();
             self.stop_branch(seq, stopped.branch, stopped.closed, cause);
         }
+        for id in &members {
+            self.unhold_doomed(*id);
+        }
         for owner in owners {
             self.refresh_tip(owner);
         }
         if rollback.is_none() {
             for id in members {
                 self.release(id);
+            }
+        }
+    }
+
+    /// Branches that hold a doomed effect are stopped by now; what they take up again with `resume`
+    /// is live (I5).
+    fn unhold_doomed(&mut self, id: EffectId) {
+        let Some(effect) = self.effects.get_mut(id) else { return };
+        let mut holders = std::mem::take(&mut effect.held_by);
+        holders.push(effect.branch);
+        for holder in holders {
+            let Some(branch) = self.branches.get_mut(&holder) else { continue };
+            branch.tip.remove(&id);
+            branch.base.remove(&id);
+            branch.observed.remove(&id);
+            branch.named.remove(&id);
+            for held in &mut branch.held {
+                held.writers.remove(&id);
             }
         }
     }
@@ -151,8 +172,24 @@ impl State {
         {
             step.status = StepStatus::Discarded;
             self.order = None;
+            self.relax(id);
         }
         self.settled(seq, id);
+    }
+
+    /// A plan that nobody was asked about yet and that shrank may need nobody any more.
+    pub(super) fn relax(&mut self, member: EffectId) {
+        let Some(id) = self.effects.get(member).and_then(|effect| effect.rollback) else { return };
+        let unasked = self
+            .rollbacks
+            .get(&id)
+            .is_some_and(|known| !known.approved && !known.denied && known.approvals.is_empty());
+        if unasked
+            && self.approval_needed(id).is_none()
+            && let Some(rollback) = self.rollbacks.get_mut(&id)
+        {
+            rollback.approved = true;
+        }
     }
 
     /// A late report on a doomed effect: what it brought. Whether the inverse is due again is said
@@ -191,6 +228,7 @@ impl State {
         let Some(rollback) = self.rollbacks.get_mut(&id) else { return };
         rollback.finished = Some(report.clone());
         rollback.open = false;
+        rollback.grown = false;
         rollback.note(seq);
         let members = rollback.members.clone();
         self.order = None;

@@ -41,6 +41,9 @@ impl State {
                 self.order = None;
             }
         }
+        if discarded {
+            self.relax(id);
+        }
         self.touched.extend(rollback);
         self.settled(seq, id);
     }
@@ -99,7 +102,8 @@ impl State {
             )
         };
         let discarded = *before != *after && *after == StepStatus::Discarded;
-        if passive(before) && before != after || discarded {
+        let by_hand = matches!(after, StepStatus::Completed { by_hand: true });
+        if passive(before) && before != after || discarded || by_hand {
             self.order = None;
         } else if passive(after) && !passive(before) {
             self.order_goes_on(id);

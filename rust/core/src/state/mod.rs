@@ -33,7 +33,7 @@ pub use undo::{Guard, Undo};
 
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
-    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, FenceId, Key, Limits, Policy,
+    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits, Policy,
     RollbackId, Target,
 };
 
@@ -224,7 +224,17 @@ impl State {
 
     /// All that these effects rest on and that is not committed, themselves included, ascending.
     pub fn closure(&mut self, targets: &[EffectId]) -> Vec<EffectId> {
-        ids(self.graph.closure(&mut self.scratch, &raw(targets)))
+        if self.settling.is_empty() {
+            return ids(self.graph.closure(&mut self.scratch, &raw(targets)));
+        }
+        // What an earlier fence of this transaction committed is still in the graph.
+        let (graph, effects) = (&self.graph, &self.effects);
+        let mut open = |id: u64| {
+            effects
+                .get(EffectId(id))
+                .is_some_and(|effect| effect.state != EffectState::Committed)
+        };
+        ids(graph.closure_where(&mut self.scratch, &raw(targets), &mut open))
     }
 
     /// All live effects that rest on these, themselves included, ascending.

@@ -29,13 +29,17 @@ pub struct Undo {
     order: UndoOrder,
     /// Finished or waived steps that still have something before them.
     passive: BTreeSet<u64>,
+    /// Waived steps with nothing before them but others of this kind. They still hold back earlier
+    /// writers of their keys, but nothing that is only reached through those.
+    waived: BTreeSet<u64>,
 }
 
 impl Undo {
     fn new(nodes: &[u64], edges: &Edges, effects: &Effects) -> Self {
         let passive =
             nodes.iter().copied().filter(|node| is_passive(effects, EffectId(*node))).collect();
-        let mut undo = Undo { order: UndoOrder::new(nodes, edges), passive };
+        let order = UndoOrder::new(nodes, edges);
+        let mut undo = Undo { order, passive, waived: BTreeSet::new() };
         undo.pass(effects);
         undo
     }
@@ -54,7 +58,7 @@ impl Undo {
     fn pass(&mut self, effects: &Effects) {
         loop {
             let free: Vec<u64> =
-                self.passive.iter().rev().copied().filter(|id| self.order.is_ready(*id)).collect();
+                self.passive.iter().rev().copied().filter(|id| self.is_free(*id)).collect();
             if free.is_empty() {
                 return;
             }
@@ -65,12 +69,19 @@ impl Undo {
                     .and_then(|effect| effect.step.as_ref())
                     .is_some_and(|step| step.is_waived());
                 if waived {
+                    self.waived.insert(id);
                     self.order.waive(id);
                 } else {
                     self.order.finish(id);
                 }
             }
         }
+    }
+
+    fn is_free(&self, id: u64) -> bool {
+        self.order.is_ready(id)
+            || (!self.waived.is_empty()
+                && self.order.waits_for(id).iter().all(|other| self.waived.contains(other)))
     }
 }
 
@@ -122,18 +133,25 @@ impl State {
             for pair in chain.windows(2) {
                 edges.push((pair[1].1, pair[0].1, Relation::KeyOrder));
             }
+            // A waived step holds back earlier writers also beyond those that are finished.
+            chain.retain(|(_, node)| {
+                let step = self.effects.get(EffectId(*node)).and_then(|known| known.step.as_ref());
+                step.is_some_and(|step| !step.is_finished())
+            });
+            for pair in chain.windows(2) {
+                edges.push((pair[1].1, pair[0].1, Relation::KeyOrder));
+            }
         }
         (nodes, edges)
     }
 
     /// The order in which inverses may start; built anew after the plan changed.
     pub fn undo_order(&mut self) -> &Undo {
-        let order = match self.order.take() {
-            Some(order) => order,
-            None => {
-                let (nodes, edges) = self.undo_edges();
-                Undo::new(&nodes, &edges, &self.effects)
-            }
+        let order = if let Some(order) = self.order.take() {
+            order
+        } else {
+            let (nodes, edges) = self.undo_edges();
+            Undo::new(&nodes, &edges, &self.effects)
         };
         self.order.insert(order)
     }
