@@ -285,6 +285,7 @@ def main() -> None:
     counts = {
         "records": store.records,
         "head": store.head.hex(),
+        "segments": len(store.segments()),
         "branches": len(told.names),
         "keys": len(told.keys),
         "chunks": len(told.chunks),

@@ -109,6 +109,20 @@ def test_the_liveness_table_is_read_too(tmp_path: Path) -> None:
     assert found["doomed"] > SETTLES
 
 
+def test_several_segments_are_read(tmp_path: Path) -> None:
+    filler = b"s" * 60_000
+    with effectstore.open(tmp_path / "store") as store:
+        branch = store.branch("wide")
+        for _ in range(3):
+            store.register_many(
+                Registration("put", {"n": n, "filler": filler}, branch=branch, inverse=undo(0), after=())
+                for n in range(400)
+            )
+    found = counts(tmp_path / "store")
+    assert found["records"] == 1_202
+    assert found["segments"] == 2, "a segment ends at 64 MiB"
+
+
 def test_an_imported_store_and_a_backup_are_stores(tmp_path: Path, closed: Path) -> None:
     with effectstore.open(closed) as store:
         store.export(tmp_path / "export.cbor")
