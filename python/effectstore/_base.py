@@ -69,7 +69,9 @@ class Bound:
 
     __slots__ = ()
 
-    _carry: ClassVar[str] = "its id"
+    def _carry(self) -> str:
+        """What another process needs to fetch its own."""
+        return f"its id, {self._identity()[1]}"
 
     def _identity(self) -> tuple[object, ...]:
         raise NotImplementedError
@@ -89,11 +91,16 @@ class Bound:
         return self
 
     def __reduce__(self) -> NoReturn:
-        message = f"{type(self).__name__} belongs to an open store and does not pickle; carry {self._carry}"
+        message = f"{type(self).__name__} belongs to an open store and does not pickle; carry {self._carry()}"
         raise TypeError(message)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         self.__reduce__()
+
+
+def shown(name: str) -> str:
+    """A name on one line: odd characters appear escaped."""
+    return name if name.isprintable() else repr(name)
 
 
 class Frozen:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from effectstore import _call
 from effectstore._approval import Approval
-from effectstore._base import Bound, Frozen, jsonable
+from effectstore._base import Bound, Frozen, jsonable, shown
 from effectstore._choices import BranchState, EffectState, IfUnknown, Mode, Outcome, ReadRule, Reversibility
 from effectstore._context import branch_scope, refuse_new_work
 from effectstore._effect import Effect
@@ -31,8 +31,6 @@ class Branch(Frozen, Bound):
 
     __slots__ = ("_info", "_session", "_turn", "token")
 
-    _carry = "its name and token, for store.takeover(name) or store.join(name, token)"
-
     token: Token | None
     _session: Session
     _info: "core.BranchInfo"
@@ -56,6 +54,9 @@ class Branch(Frozen, Bound):
     def _owned(cls, session: Session, info: "core.BranchInfo") -> "Branch":
         """The branch for the holder of its current token."""
         return cls(session, info, token=Token(*info.token))
+
+    def _carry(self) -> str:
+        return f"its name, {shown(self.name)}, for store.takeover, and its token for store.join"
 
     def _identity(self) -> tuple[object, ...]:
         return self._session.store_id, self.id, self.token
@@ -135,9 +136,9 @@ class Branch(Frozen, Bound):
             self, tool, args, inverse, reads, writes, rests, kinds, idempotency_key, fingerprint, cost, approval
         )
         (receipt,) = self._session.handle.register((call,), wait_ms)
-        return self._received(receipt)
+        return self._received(receipt, tool)
 
-    def _received(self, receipt: "core._Receipt") -> Effect:
+    def _received(self, receipt: "core._Receipt", tool: str) -> Effect:
         effect, token, created, state, outcome = receipt
         return Effect(
             self._session,
@@ -145,6 +146,7 @@ class Branch(Frozen, Bound):
             token=None if token is None else Token(*token),
             branch_token=None if token is None else self.token,
             branch_name="" if token is None else self.name,
+            tool=tool,
             created=created,
             state=state,
             outcome=outcome,
@@ -282,4 +284,4 @@ class Branch(Frozen, Bound):
 
     def __repr__(self) -> str:
         turn = "" if self._turn is None else ", one turn"
-        return f"<Branch {self.id} {self.name!r} of {self.agent}: {self.state}{turn}>"
+        return f"<Branch {self.id} {shown(self.name)} of {shown(self.agent)}: {self.state}{turn}>"

@@ -82,8 +82,8 @@ def _after_exception(effect: Effect, error: BaseException, rules: Rules) -> str:
     try:
         effect.not_run(error)
     except EffectStoreError as refusal:
-        return f"effectstore: effect {effect.id} did not run, and that could not be recorded: {refusal}"
-    return f"effectstore: effect {effect.id} is recorded as not run"
+        return f"effectstore: effect {effect.id} did not run, and not_run could not be recorded: {refusal}"
+    return f"effectstore: the outcome of effect {effect.id} is not_run"
 
 
 def report(effect: Effect, result: Any, inverse: Inverse | None) -> Any:

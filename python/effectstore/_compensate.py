@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from effectstore._choices import Missing, OnFailure
 from effectstore._context import refuse_new_work
 from effectstore._errors import OptionsError
-from effectstore._handlers import Handler, Handlers, Progress, Worker
+from effectstore._handlers import Handler, Handlers, ProgressHook, Worker
 from effectstore._payload import optional_text
 from effectstore._rollback import LEASE_S, Rollback
 from effectstore._session import Session
@@ -36,7 +36,7 @@ def compensate(
     timeout: Seconds = 0,
     handler_timeout: Seconds | None = None,
     probes: Mapping[str, Handler] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressHook | None = None,
 ) -> CompensationReport:
     """See `Store.compensate`."""
     refuse_new_work()

@@ -39,9 +39,16 @@ def active_branch() -> "Branch | None":
     return _branch.get()
 
 
-def current_effect() -> "Effect | None":
-    """The effect whose tool is running here: its key for the vendor's API, and `observe`. `None` outside of tools."""
-    return _effect.get()
+def current_effect() -> "Effect":
+    """The effect whose tool is running here: its key for the vendor's API, and `observe`.
+
+    Raises `LookupError` outside of tools.
+    """
+    effect = _effect.get()
+    if effect is None:
+        message = "no tool of an effect is running here"
+        raise LookupError(message)
+    return effect
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, cast
 
-from effectstore._base import Bound, Frozen, jsonable
+from effectstore._base import Bound, Frozen, jsonable, shown
 from effectstore._choices import EffectState, Mode, Outcome, Reversibility
 from effectstore._context import refuse_new_work
 from effectstore._payload import Reads, key_text, load, reads_raw, text
@@ -22,6 +22,7 @@ _FIELDS = (
     "token",
     "tool",
     "reads",
+    "read_versions",
     "writes",
     "after",
     "inverse",
@@ -61,7 +62,18 @@ class Effect(Frozen, Bound):
     an effect that was fetched for reading; then every verb but `close` raises `StaleTokenError`.
     """
 
-    __slots__ = ("_branch_name", "_branch_token", "_info", "_outcome", "_session", "_state", "created", "id", "token")
+    __slots__ = (
+        "_branch_name",
+        "_branch_token",
+        "_info",
+        "_outcome",
+        "_session",
+        "_state",
+        "_tool",
+        "created",
+        "id",
+        "token",
+    )
 
     _session: Session
     id: int
@@ -71,6 +83,7 @@ class Effect(Frozen, Bound):
     _branch_name: str
     _state: str | None
     _outcome: str | None
+    _tool: str | None
     _info: "core.EffectInfo | None"
 
     def __init__(
@@ -84,6 +97,7 @@ class Effect(Frozen, Bound):
         created: bool = True,
         state: str | None = None,
         outcome: str | None = None,
+        tool: str | None = None,
         info: "core.EffectInfo | None" = None,
     ) -> None:
         put = object.__setattr__
@@ -95,6 +109,7 @@ class Effect(Frozen, Bound):
         put(self, "_branch_name", branch_name)
         put(self, "_state", state)
         put(self, "_outcome", outcome)
+        put(self, "_tool", tool)
         put(self, "_info", info)
 
     @classmethod
@@ -105,6 +120,7 @@ class Effect(Frozen, Bound):
         *,
         token: Token | None = None,
         branch_token: Token | None = None,
+        created: bool = True,
     ) -> "Effect":
         return cls(
             session,
@@ -112,6 +128,8 @@ class Effect(Frozen, Bound):
             token=token,
             branch_token=branch_token,
             branch_name=info.branch_name,
+            created=created,
+            tool=info.tool,
             state=info.state,
             outcome=info.outcome,
             info=info,
@@ -140,7 +158,7 @@ class Effect(Frozen, Bound):
     @property
     def tool(self) -> str:
         """The tool that was called."""
-        return self._full().tool
+        return self._full().tool if self._tool is None else self._tool
 
     @property
     def args(self) -> Any:
@@ -153,9 +171,14 @@ class Effect(Frozen, Bound):
         return self._full().args
 
     @property
-    def reads(self) -> dict[str, int | None]:
-        """The keys that the call was declared to read, with the versions that the caller vouched for."""
-        return {key_text(key): version for key, version in self._full().reads}
+    def reads(self) -> tuple[str, ...]:
+        """The keys that the call was declared to read."""
+        return tuple(key_text(key) for key, _ in self._full().reads)
+
+    @property
+    def read_versions(self) -> dict[str, int]:
+        """The versions of keys that the caller vouched for."""
+        return {key_text(key): version for key, version in self._full().reads if version is not None}
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -206,13 +229,18 @@ class Effect(Frozen, Bound):
 
     @property
     def result(self) -> Any:
-        """The result, decoded anew at every access; `None` until it is done."""
+        """The result, decoded anew at every access; `None` until it is done.
+
+        The answer to a repeated call of another branch holds no result of a doomed effect.
+        """
         data = self.result_cbor
         return None if data is None else load(data, "result")
 
     @property
     def result_cbor(self) -> bytes | None:
         """The result as stored."""
+        if self.token is None and not self.created and self.state == "doomed":
+            return None
         return self._full().result
 
     @property
@@ -238,7 +266,7 @@ class Effect(Frozen, Bound):
     def refresh(self) -> "Effect":
         """The newer snapshot, with the same tokens."""
         info = self._session.handle.effect(self.id)
-        return Effect._of(self._session, info, token=self.token, branch_token=self._branch_token)
+        return Effect._of(self._session, info, token=self.token, branch_token=self._branch_token, created=self.created)
 
     def done(self, result: Any, /, *, inverse: Inverse | None = None, durable: bool = False) -> "Effect":
         """Report that the call ran. `inverse` completes or replaces the one that was registered.
@@ -250,24 +278,12 @@ class Effect(Frozen, Bound):
         raw = None if inverse is None else inverse._raw(codec)
         token = demand(self.token, self.branch)
         self._session.handle.done(self.id, token, codec.dump(result, "result"), raw, durable)
-        return self._after_report("done")
+        return self.refresh()
 
     def not_run(self, error: BaseException | str, /) -> "Effect":
         """Report that the call did not run: the effect is void. The error is stored as type and shortened text."""
         self._session.handle.not_run(self.id, demand(self.token, self.branch), *problem(error))
-        return self._after_report("not_run")
-
-    def _after_report(self, outcome: Outcome) -> "Effect":
-        # The report may have completed an intent, so the state is looked up when somebody asks.
-        return Effect(
-            self._session,
-            self.id,
-            token=self.token,
-            branch_token=self._branch_token,
-            branch_name=self._branch_name,
-            created=self.created,
-            outcome=outcome,
-        )
+        return self.refresh()
 
     def exposed(self, to: str) -> "Effect":
         """Record that an outside party saw it; its class becomes at least partial."""
@@ -292,11 +308,7 @@ class Effect(Frozen, Bound):
 
     def __repr__(self) -> str:
         # No look-up here: a repr is also wanted of a store that is closed or damaged.
-        info = self._info
-        tool = "" if info is None else f" {info.tool}"
-        branch = self._branch_name or (info.branch_name if info is not None else "")
-        on = f" on {branch}" if branch else ""
-        state = self._state or (info.state if info is not None else None)
-        outcome = self._outcome or (info.outcome if info is not None else None)
-        known = ", ".join(word for word in (state, outcome) if word)
+        tool = "" if self._tool is None else f" {shown(self._tool)}"
+        on = f" on {shown(self._branch_name)}" if self._branch_name else ""
+        known = ", ".join(word for word in (self._state, self._outcome) if word)
         return f"<Effect {self.id}{tool}{on}{': ' if known else ''}{known}>"

@@ -196,7 +196,7 @@ class CommitReservedError(RefusedError):
 
     code = "commit_reserved"
     attributes = ("target",)
-    target: str
+    target: int | str
 
 
 class IdempotencyConflictError(RefusedError):
@@ -305,7 +305,7 @@ class NotFoundError(RefusedError, LookupError):
 
     code = "not_found"
     attributes = ("ref",)
-    ref: str
+    ref: int | str
 
 
 class StaleVersionError(RefusedError):
@@ -318,6 +318,23 @@ class StaleVersionError(RefusedError):
     newest: int
 
 
+class ArtifactStateError(RefusedError):
+    """The artifact's state does not allow it."""
+
+    code = "artifact_state"
+    attributes = ("artifact", "state")
+    artifact: int
+    state: str
+
+
+class ContentMismatchError(RefusedError):
+    """The artifact's content is not the one that was reviewed."""
+
+    code = "content_mismatch"
+    attributes = ("artifact",)
+    artifact: int
+
+
 class ReadOnlyError(RefusedError):
     """The store was opened for reading."""
 
@@ -326,7 +343,7 @@ class ReadOnlyError(RefusedError):
     option: str | None
 
 
-class OptionsError(RefusedError):
+class OptionsError(RefusedError, ValueError):
     """An option or argument that cannot be used."""
 
     code = "options"
@@ -462,4 +479,16 @@ def _attribute(name: str, value: Any) -> Any:
         return value.decode("utf-8", "surrogateescape")
     if name in {"held", "current"} and value is not None:
         return Token(*value)
+    if name in {"ref", "target"} and isinstance(value, str):
+        return _reference(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _reference(text: str) -> int | str:
+    """The id or the name in a reference of the core, such as `effect 17` or `branch "plan-A"`."""
+    _, _, named = text.partition(" ")
+    if named.isascii() and named.isdigit():
+        return int(named)
+    if len(named) > 1 and named[0] == named[-1] == '"' and "\\" not in named:
+        return named[1:-1]
+    return text

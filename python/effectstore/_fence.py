@@ -68,7 +68,6 @@ class Reconciliation(Bound, NoTruth, Plain):
     """
 
     _ask: ClassVar[str] = "committed, .doomed or .rollback"
-    _carry: ClassVar[str] = "its .to_dict(), or the ids of its fence and rollback"
 
     fence: Fence | None
     committed: tuple[int, ...]
@@ -91,6 +90,9 @@ class Reconciliation(Bound, NoTruth, Plain):
             None if info.rollback is None else Rollback._of(session, session.handle.rollback(info.rollback)),
             session,
         )
+
+    def _carry(self) -> str:
+        return "its to_dict(), or the ids of its fence and rollback"
 
     def _identity(self) -> tuple[object, ...]:
         settled = (self.committed, self.doomed, self.cascaded, self.kept, self.rollbacks)

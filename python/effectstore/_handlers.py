@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from effectstore._choices import Missing, StepOutcome
+from effectstore._choices import Missing
 from effectstore._context import undo_scope
 from effectstore._effect import problem
 from effectstore._errors import PayloadError, PermanentError, RetryLaterError
 from effectstore._rollback import Step
 from effectstore._time import to_ms
 from effectstore._tool import handler_of, known_tools
+from effectstore._values import Progress
 
 if TYPE_CHECKING:
     from effectstore import _effectstore as core
@@ -26,8 +27,8 @@ Handler: TypeAlias = Callable[..., Any]
 Handlers: TypeAlias = Mapping[str, Handler] | None
 """Handlers by tool; `None` means the functions decorated in this process, called untracked as `fn(**args)`."""
 
-Progress: TypeAlias = Callable[[Step, StepOutcome], None]
-"""Called after each attempt with the step and how the attempt ended."""
+ProgressHook: TypeAlias = Callable[[Progress], Any]
+"""Called after each attempt."""
 
 
 class HandlerTimeoutError(Exception):
@@ -141,7 +142,7 @@ class Worker:
         *,
         missing: Missing,
         timeout_s: float | None,
-        progress: Progress | None,
+        progress: ProgressHook | None,
         stop: threading.Event,
     ) -> None:
         self._session = session
@@ -172,7 +173,8 @@ class Worker:
 
     def _tell(self, step: Step, outcome: Any) -> None:
         try:
-            self._progress(step, outcome)  # type: ignore[misc]  # The caller looked.
+            told = Progress(step.rollback, step.id, step.tool, step.agent, step.attempt, outcome)
+            self._progress(told)  # type: ignore[misc]  # The caller looked.
         except BaseException as error:  # noqa: BLE001  # Raised by check, once the outcome is recorded.
             self._failed_progress = error
             self._stop.set()

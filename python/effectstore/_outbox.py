@@ -26,18 +26,22 @@ ANYONE = "*"
 class Delivery(Frozen, Bound):
     """A deferred effect that was handed out under a lease. Report it by `effect.done` or `effect.not_run`."""
 
-    __slots__ = ("_info", "_session", "effect")
-
-    _carry = "the effect's id; it is handed out again when the lease has run out"
+    __slots__ = ("_info", "_lease_until_ms", "_session", "effect")
 
     _session: Session
     _info: "core.DeliveryInfo"
+    _lease_until_ms: int
     effect: Effect
 
-    def __init__(self, session: Session, info: "core.DeliveryInfo") -> None:
+    def __init__(self, session: Session, info: "core.DeliveryInfo", lease_until_ms: int | None = None) -> None:
         object.__setattr__(self, "_session", session)
         object.__setattr__(self, "_info", info)
+        until_ms = info.lease_until_ms if lease_until_ms is None else lease_until_ms
+        object.__setattr__(self, "_lease_until_ms", until_ms)
         object.__setattr__(self, "effect", Effect(session, info.effect, token=Token(*info.token)))
+
+    def _carry(self) -> str:
+        return f"the effect's id, {self._info.effect}: it is handed out again when the lease has run out"
 
     def _identity(self) -> tuple[object, ...]:
         return self._session.store_id, self._info.effect, self._info.token
@@ -55,17 +59,20 @@ class Delivery(Frozen, Bound):
     @property
     def lease_until(self) -> datetime:
         """The end of the lease."""
-        return moment(self._info.lease_until_ms)
+        return moment(self._lease_until_ms)
 
     @property
     def token(self) -> Token:
         """The token of the hold."""
         return Token(*self._info.token)
 
-    def renew(self, lease: Seconds | None = None) -> None:
+    def renew(self, lease: Seconds | None = None) -> "Delivery":
         """Hold it for `lease` seconds from now (60 by default)."""
         lease_ms = to_ms(LEASE_S if lease is None else lease, "lease")
+        # Read before the call, so that the end told here is never later than the true one.
+        until_ms = self._session.handle.now_ms() + lease_ms
         self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
+        return Delivery(self._session, self._info, until_ms)
 
     def release(self) -> None:
         """Give it back, to be handed out again."""

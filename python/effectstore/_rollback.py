@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from effectstore._approval import Approval
-from effectstore._base import Bound, Frozen, Plain, jsonable
+from effectstore._base import Bound, Frozen, Plain, jsonable, shown
 from effectstore._choices import RollbackState, Trigger
 from effectstore._effect import Effect, problem
 from effectstore._payload import Key, key_text, load, reads_raw, text
@@ -119,14 +119,15 @@ class Step(Frozen, Bound):
 
     __slots__ = ("_info", "_session")
 
-    _carry: ClassVar[str] = "the rollback's id; the step is claimed again when its lease has run out"
-
     _session: Session
     _info: "core.StepInfo"
 
     def __init__(self, session: Session, info: "core.StepInfo") -> None:
         object.__setattr__(self, "_session", session)
         object.__setattr__(self, "_info", info)
+
+    def _carry(self) -> str:
+        return f"the rollback's id, {self.rollback}: step {self.id} is claimed again when its lease has run out"
 
     def _identity(self) -> tuple[object, ...]:
         return self._session.store_id, self.id, self.token
@@ -233,4 +234,4 @@ class Step(Frozen, Bound):
         return {name: jsonable(getattr(self, name), payloads=payloads) for name in names}
 
     def __repr__(self) -> str:
-        return f"<Step {self.id} {self.tool} of rollback {self.rollback}: attempt {self.attempt}>"
+        return f"<Step {self.id} {shown(self.tool)} of rollback {self.rollback}: attempt {self.attempt}>"

@@ -2,13 +2,16 @@
 
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 from effectstore import _effectstore as core
 from effectstore._approval import Alert, Approval
-from effectstore._base import Bound, Frozen
+from effectstore._base import Bound, Frozen, shown
 from effectstore._branch import Branch
 from effectstore._choices import (
     ApprovalKind,
@@ -29,9 +32,9 @@ from effectstore._choices import (
 from effectstore._compensate import compensate
 from effectstore._context import refuse_new_work
 from effectstore._effect import Effect
-from effectstore._errors import EffectStoreError
+from effectstore._errors import EffectStoreError, NotFoundError
 from effectstore._fence import Fence, Reconciliation
-from effectstore._handlers import Handler, Handlers, Progress
+from effectstore._handlers import Handler, Handlers, ProgressHook
 from effectstore._iterate import PAGE, matches, pages
 from effectstore._outbox import Outbox
 from effectstore._payload import Codec, Encode, optional_text, text
@@ -85,9 +88,19 @@ def open(  # noqa: A001  # The name of the interface: effectstore.open.
     return Store(Session(handle, Codec(encode)))
 
 
-def import_store(file: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Make a new store at `path` of a file that `export` wrote."""
-    core.import_store(file, path)
+def import_store(file: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str]) -> None:
+    """Make a new store at `path` of what `export` wrote: a file's path, or a binary file object open for reading.
+
+    Raises `CorruptedError` with the first bad place; then nothing is stored.
+    """
+    if isinstance(file, str | os.PathLike):
+        core.import_store(file, path)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "export"
+        with copy.open("wb") as held:
+            shutil.copyfileobj(file, held)
+        core.import_store(copy, path)
 
 
 class Store(Frozen, Bound):
@@ -95,12 +108,13 @@ class Store(Frozen, Bound):
 
     __slots__ = ("_session",)
 
-    _carry = "its path"
-
     _session: Session
 
     def __init__(self, session: Session) -> None:
         object.__setattr__(self, "_session", session)
+
+    def _carry(self) -> str:
+        return f"its path, {self.path}"
 
     def _identity(self) -> tuple[object, ...]:
         return (self._session.store_id,)
@@ -222,7 +236,7 @@ class Store(Frozen, Bound):
                 raise
             places[id(call)] = place
         receipts = self._session.handle.register(raw, 0) if raw else []
-        return [call.branch._received(receipt) for call, receipt in zip(listed, receipts, strict=True)]
+        return [call.branch._received(receipt, call.tool) for call, receipt in zip(listed, receipts, strict=True)]
 
     def decide(self, target: Ref) -> Decision:
         """What the fence would decide. Changes nothing."""
@@ -301,14 +315,14 @@ class Store(Frozen, Bound):
         timeout: Seconds = 0,
         handler_timeout: Seconds | None = None,
         probes: Mapping[str, Handler] | None = None,
-        progress: Progress | None = None,
+        progress: ProgressHook | None = None,
     ) -> CompensationReport:
         """Run every step that is due and may be run here; sleep through its backoffs; wait for others up to `timeout`.
 
         `handlers` maps a tool to `handler(args, step)`, plain or async; `None` means the functions decorated in this
         process. `probes` has the same shape and says whether an effect of unknown outcome happened. `agent=None` acts
-        for every agent. A handler that outlives `handler_timeout` counts as failed. `progress(step, outcome)` is
-        called after each attempt. On `KeyboardInterrupt` the running attempt is recorded as interrupted and the
+        for every agent. A handler that outlives `handler_timeout` counts as failed. `progress` is called with a
+        `Progress` after each attempt. On `KeyboardInterrupt` the running attempt is recorded as interrupted and the
         exception passes; the rollback stays resumable.
         """
         report = compensate(
@@ -442,8 +456,20 @@ class Store(Frozen, Bound):
 
     def explain(self, ref: Ref) -> Story:
         """The records of one story in order: of an effect, a branch, a fence, a rollback, an approval."""
-        _, found = self._session.target(ref)
-        return Story(found, tuple(LogRecord.of(entry) for entry in self._session.handle.explain(found)))
+        is_branch, found = self._session.target(ref)
+        records = tuple(LogRecord.of(entry) for entry in self._session.handle.explain(found))
+        return Story(found, records, self._about(found, is_branch=is_branch))
+
+    def _about(self, found: int, *, is_branch: bool) -> str:
+        """What a story is about, in words."""
+        if is_branch:
+            return f"branch {shown(self._session.handle.branch(found).name)}"
+        try:
+            info = self._session.handle.effect(found)
+        except NotFoundError:
+            return ""
+        place = f"{shown(info.tool)} on {shown(info.branch_name)}, of {shown(info.agent)}"
+        return f"effect {found}, {place}: {info.state}, {info.outcome}"
 
     def verify(self, from_head: Verification | tuple[int, bytes | str] | None = None) -> Verification:
         """Check chain, indexes and invariants. With a head that was kept elsewhere it also finds a cut tail.
@@ -463,9 +489,16 @@ class Store(Frozen, Bound):
         """Copy the store into a directory that does not exist yet, while it is in use."""
         self._session.handle.backup(path)
 
-    def export(self, file: str | os.PathLike[str]) -> None:
-        """Write the log to a CBOR sequence file (RFC 8742) that does not exist yet."""
-        self._session.handle.export(file)
+    def export(self, file: str | os.PathLike[str] | BinaryIO) -> None:
+        """Write the log as a CBOR sequence (RFC 8742), to a file that does not exist yet or a binary file object."""
+        if isinstance(file, str | os.PathLike):
+            self._session.handle.export(file)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "export"
+            self._session.handle.export(copy)
+            with copy.open("rb") as held:
+                shutil.copyfileobj(held, file)
 
     def __repr__(self) -> str:
         return f"<Store {self.path}>"

@@ -14,6 +14,7 @@ from effectstore._choices import (
     IrreversibleRule,
     OnFailure,
     Reversibility,
+    StepOutcome,
 )
 from effectstore._time import Seconds, moment, optional_moment, optional_ms, since_epoch_ms, to_ms
 
@@ -128,7 +129,7 @@ class Inverse(Plain):
     """
 
     tool: str
-    args: Any = field(default=None, metadata=PAYLOAD)
+    args: Any = field(default=None, metadata=PAYLOAD, repr=False)
     _: KW_ONLY
     deadline: datetime | timedelta | None = None
     compare_and_set: bool = False
@@ -356,12 +357,24 @@ class CompensationReport(NoTruth, Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class Progress(Plain):
+    """An attempt that ended, as `compensate(progress=)` is told. `step` is the id of its effect."""
+
+    rollback: int
+    step: int
+    tool: str
+    agent: str
+    attempt: int
+    outcome: StepOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedStep(Plain):
     """A step of a plan. A list of calls has a list of pairs of tool and arguments in `args`."""
 
     effect: int
     tool: str
-    args: Any = field(metadata=PAYLOAD)
+    args: Any = field(metadata=PAYLOAD, repr=False)
     agent: str
     reversibility: Reversibility
     deadline: datetime | None
@@ -424,11 +437,9 @@ class Story(Plain):
 
     ref: int
     records: tuple[LogRecord, ...]
+    about: str = ""
 
     def __str__(self) -> str:
-        lines = [f"The story of {self.ref}"]
-        for record in self.records:
-            when = record.time.strftime("%Y-%m-%d %H:%M:%S")
-            about = "" if record.ref in {None, self.ref} else f" ({record.ref})"
-            lines.append(f"  {record.seq:>8}  {when}  {record.kind.replace('_', ' ')}{about}")
-        return "\n".join(lines)
+        from effectstore._story import tell  # noqa: PLC0415  # The tale needs the decoder, and that the errors.
+
+        return tell(self)

@@ -3,62 +3,32 @@
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from effectstore._handlers import Handler, Handlers, find
+from effectstore._handlers import Handler
 from effectstore._payload import Codec, load
-from effectstore._tool import Tool
-from effectstore._values import Inverse
 
 
-def check_inverse(
-    tool: Tool[..., Any],
-    args: Mapping[str, Any] | None = None,
-    *,
-    world: Callable[[], Any],
-    handlers: Handlers = None,
-) -> None:
-    """Run a decorated tool once and its inverse twice, and compare the world.
+def check_inverse(inverse: Handler, args: Any, world: Callable[[], Any]) -> None:
+    """Run an inverse twice and compare what the world shows after each run.
 
-    `world` returns what the tool changes, in a form that compares by value. The inverse's arguments go through the
-    store's encoding, as they would in a store. Raises `AssertionError` if the tool has no inverse, if the inverse does
-    not bring back what was there before, or if running it a second time changes something: after a crash the same
-    inverse is called again.
+    `inverse` is a handler, `handler(args, step)`, or a function that `effectstore.tool` decorated; plain or async.
+    `args` go through the store's encoding, as they would in a store; `step` is `None`. `world` returns what the
+    inverse changes, in a form that compares by value. Raises `AssertionError` if the second run changes something:
+    after a crash the same inverse is called again, so it must be idempotent.
     """
-    spec = getattr(tool, "declared", None)
-    if spec is None:
-        message = "check_inverse takes a function that effectstore.tool decorated"
-        raise TypeError(message)
-    named = spec.shape.bound((), dict(args or {}))
-    inverse = _settled(spec.inverse.of(named))
-    before = copy.deepcopy(world())
-    result = _settled(spec.shape.invoke(named))
-    if spec.inverse_after is not None:
-        inverse = _settled(spec.inverse_after.of({**named, "result": result})) or inverse
-    if inverse is None:
-        message = f"tool {spec.name!r} declares no inverse"
+    spec = getattr(inverse, "declared", None)
+    shown = []
+    for _ in range(2):
+        given = load(Codec().dump(args, "args"), "args")
+        _settled(inverse(given, None) if spec is None else spec.shape.invoke(given))
+        shown.append(copy.deepcopy(world()))
+    once, twice = shown
+    if once != twice:
+        name = getattr(inverse, "__name__", repr(inverse))
+        message = f"inverse {name} is not idempotent: after one run the world is {once!r}, after two {twice!r}"
         raise AssertionError(message)
-    if world() == before:
-        message = f"tool {spec.name!r} changed nothing that world() shows, so its inverse is not tested"
-        raise AssertionError(message)
-    for time in ("once", "twice"):
-        _perform(inverse, handlers)
-        found = world()
-        if found != before:
-            message = f"after the inverse of {spec.name!r} ran {time}, the world is {found!r} and was {before!r}"
-            raise AssertionError(message)
-
-
-def _perform(inverse: Inverse, handlers: Handlers) -> None:
-    codec = Codec()
-    for call in inverse.calls or (inverse,):
-        handler: Handler | None = find(handlers, call.tool)
-        if handler is None:
-            message = f"nothing here can run the inverse {call.tool!r}"
-            raise AssertionError(message)
-        args = None if call.args is None else load(codec.dump(call.args, "inverse.args"), "inverse.args")
-        _settled(handler(args, None))
 
 
 def _settled(value: Any) -> Any:

@@ -91,7 +91,7 @@ impl Handle {
         reason: &str,
     ) -> PyResult<ApprovalInfo> {
         let wanted = Ask::Rollback(RollbackId(rollback));
-        call(py, || self.store.ask(wanted, by, reason, Payloads::default())).map(Into::into)
+        call(py, || self.store()?.ask(wanted, by, reason, Payloads::default())).map(Into::into)
     }
 
     #[pyo3(signature = (branch, token, tool, args, idempotency_key, by, reason))]
@@ -115,7 +115,7 @@ impl Handle {
             args: payloads.put(args),
             idempotency_key,
         };
-        call(py, || self.store.ask(wanted, by, reason, payloads)).map(Into::into)
+        call(py, || self.store()?.ask(wanted, by, reason, payloads)).map(Into::into)
     }
 
     #[pyo3(signature = (approval, approve, by, reason))]
@@ -127,24 +127,24 @@ impl Handle {
         by: &str,
         reason: Option<&str>,
     ) -> PyResult<ApprovalInfo> {
-        call(py, || self.store.answer(ApprovalId(approval), approve, by, reason)).map(Into::into)
+        call(py, || self.store()?.answer(ApprovalId(approval), approve, by, reason)).map(Into::into)
     }
 
     fn approval(&self, py: Python<'_>, id: u64) -> PyResult<ApprovalInfo> {
-        call(py, || self.store.approval(ApprovalId(id))).map(Into::into)
+        call(py, || self.store()?.approval(ApprovalId(id))).map(Into::into)
     }
 
     fn approvals(&self, py: Python<'_>, since: u64, limit: usize) -> PyResult<Vec<ApprovalInfo>> {
-        let found = call(py, || self.store.approvals(since, limit))?;
+        let found = call(py, || self.store()?.approvals(since, limit))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
     fn alerts(&self, py: Python<'_>, since: u64, limit: usize) -> PyResult<Vec<AlertInfo>> {
-        let found = call(py, || self.store.alerts(since, limit))?;
+        let found = call(py, || self.store()?.alerts(since, limit))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
     fn acknowledge(&self, py: Python<'_>, alert: u64, by: &str) -> PyResult<AlertInfo> {
-        call(py, || self.store.acknowledge(AlertId(alert), by)).map(Into::into)
+        call(py, || self.store()?.acknowledge(AlertId(alert), by)).map(Into::into)
     }
 }

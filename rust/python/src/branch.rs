@@ -9,7 +9,7 @@ use crate::convert::{
     observations_out, reads_in, token_in, token_out, word,
 };
 use crate::store::Handle;
-use crate::wait::{Patience, ask, call};
+use crate::wait::call;
 
 /// A branch.
 #[pyclass(frozen, get_all, module = "effectstore._effectstore")]
@@ -61,7 +61,7 @@ impl Handle {
             overwrite: choice(py, "overwrite", overwrite, OVERWRITES)?,
             lease_ms,
         };
-        call(py, || self.store.create_branch(wanted)).map(Into::into)
+        call(py, || self.store()?.create_branch(wanted)).map(Into::into)
     }
 
     #[pyo3(signature = (name, worker_gone, by))]
@@ -72,40 +72,40 @@ impl Handle {
         worker_gone: bool,
         by: Option<&str>,
     ) -> PyResult<BranchInfo> {
-        call(py, || self.store.takeover(name, worker_gone, by)).map(Into::into)
+        call(py, || self.store()?.takeover(name, worker_gone, by)).map(Into::into)
     }
 
     fn join(&self, py: Python<'_>, name: &str, token: TokenPair) -> PyResult<BranchInfo> {
-        call(py, || self.store.join(name, token_in(token))).map(Into::into)
+        call(py, || self.store()?.join(name, token_in(token))).map(Into::into)
     }
 
     fn branch_named(&self, py: Python<'_>, name: &str) -> PyResult<BranchInfo> {
-        call(py, || self.store.branch_named(name)).map(Into::into)
+        call(py, || self.store()?.branch_named(name)).map(Into::into)
     }
 
     fn branch(&self, py: Python<'_>, id: u64) -> PyResult<BranchInfo> {
-        call(py, || self.store.branch(BranchId(id))).map(Into::into)
+        call(py, || self.store()?.branch(BranchId(id))).map(Into::into)
     }
 
     fn branches(&self, py: Python<'_>, since: u64, limit: usize) -> PyResult<Vec<BranchInfo>> {
-        let found = call(py, || self.store.branches(since, limit))?;
+        let found = call(py, || self.store()?.branches(since, limit))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
     fn resume(&self, py: Python<'_>, branch: u64, token: TokenPair) -> PyResult<BranchInfo> {
-        call(py, || self.store.resume(BranchId(branch), token_in(token))).map(Into::into)
+        call(py, || self.store()?.resume(BranchId(branch), token_in(token))).map(Into::into)
     }
 
     fn merge(&self, py: Python<'_>, branch: u64, token: TokenPair) -> PyResult<BranchInfo> {
-        call(py, || self.store.merge(BranchId(branch), token_in(token))).map(Into::into)
+        call(py, || self.store()?.merge(BranchId(branch), token_in(token))).map(Into::into)
     }
 
     fn heartbeat(&self, py: Python<'_>, branch: u64, token: TokenPair) -> PyResult<BranchInfo> {
-        call(py, || self.store.heartbeat(BranchId(branch), token_in(token))).map(Into::into)
+        call(py, || self.store()?.heartbeat(BranchId(branch), token_in(token))).map(Into::into)
     }
 
     fn seal(&self, py: Python<'_>, branch: u64, token: TokenPair) -> PyResult<BranchInfo> {
-        call(py, || self.store.seal(BranchId(branch), token_in(token))).map(Into::into)
+        call(py, || self.store()?.seal(BranchId(branch), token_in(token))).map(Into::into)
     }
 
     #[pyo3(signature = (branch, token, keys, since, wait_ms))]
@@ -119,12 +119,8 @@ impl Handle {
         wait_ms: u64,
     ) -> PyResult<Vec<ObservationTuple>> {
         let (branch, token, keys) = (BranchId(branch), token_in(token), reads_in(keys));
-        let found = ask(
-            py,
-            &Patience::of(wait_ms),
-            |slice_ms| self.store.observe(branch, token, keys.clone(), since, slice_ms),
-            |_| true,
-        )?;
+        // Not in slices: a read that is refused has happened, and would be recorded at every slice.
+        let found = call(py, || self.store()?.observe(branch, token, keys, since, wait_ms))?;
         Ok(observations_out(found))
     }
 }

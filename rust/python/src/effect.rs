@@ -107,14 +107,14 @@ impl Handle {
         // One way out needs no copy: a caller that does not wait asks once.
         let receipts = if wait_ms == 0 {
             let claims = claims_of(&placed);
-            let receipts = call(py, || self.store.register(placed, payloads, 0))?;
+            let receipts = call(py, || self.store()?.register(placed, payloads, 0))?;
             self.undo_if_interrupted(py, &receipts, &claims)?;
             receipts
         } else {
             ask(
                 py,
                 &Patience::of(wait_ms),
-                |slice_ms| self.store.register(placed.clone(), payloads.clone(), slice_ms),
+                |slice_ms| self.store()?.register(placed.clone(), payloads.clone(), slice_ms),
                 |_| true,
             )
             .and_then(|receipts| {
@@ -133,7 +133,8 @@ impl Handle {
         keys: Vec<ReadPair>,
     ) -> PyResult<Vec<ObservationTuple>> {
         let keys = reads_in(keys);
-        let found = call(py, || self.store.observe_late(EffectId(effect), token_in(token), keys))?;
+        let found =
+            call(py, || self.store()?.observe_late(EffectId(effect), token_in(token), keys))?;
         Ok(observations_out(found))
     }
 
@@ -150,7 +151,7 @@ impl Handle {
         let mut payloads = Payloads::default();
         let inverse = inverse.map(|raw| inverse_in(raw, &mut payloads));
         let (effect, token) = (EffectId(effect), token_in(token));
-        call(py, || self.store.done(effect, token, result, inverse, payloads, durable))
+        call(py, || self.store()?.done(effect, token, result, inverse, payloads, durable))
     }
 
     fn not_run(
@@ -162,19 +163,19 @@ impl Handle {
         message: &str,
     ) -> PyResult<()> {
         let problem = Problem::new(error_type, message);
-        call(py, || self.store.not_run(EffectId(effect), token_in(token), problem))
+        call(py, || self.store()?.not_run(EffectId(effect), token_in(token), problem))
     }
 
     fn exposed(&self, py: Python<'_>, effect: u64, token: TokenPair, to: &str) -> PyResult<()> {
-        call(py, || self.store.exposed(EffectId(effect), token_in(token), to))
+        call(py, || self.store()?.exposed(EffectId(effect), token_in(token), to))
     }
 
     fn close_effect(&self, py: Python<'_>, effect: u64, by: &str, reason: &str) -> PyResult<()> {
-        call(py, || self.store.close_effect(EffectId(effect), by, reason))
+        call(py, || self.store()?.close_effect(EffectId(effect), by, reason))
     }
 
     fn effect(&self, py: Python<'_>, id: u64) -> PyResult<EffectInfo> {
-        call(py, || self.store.effect(EffectId(id))).map(Into::into)
+        call(py, || self.store()?.effect(EffectId(id))).map(Into::into)
     }
 
     #[pyo3(signature = (since, limit, branch, state, outcome, agent, tool))]
@@ -197,7 +198,7 @@ impl Handle {
             agent,
             tool,
         };
-        let found = call(py, || self.store.effects(since, limit, &filter))?;
+        let found = call(py, || self.store()?.effects(since, limit, &filter))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 }
@@ -217,7 +218,7 @@ impl Handle {
                 let problem = Problem::new("KeyboardInterrupt", &format!("{tool} was not started"));
                 // A refusal here leaves the outcome unknown, which is safe.
                 let _: Result<(), effectstore::Error> =
-                    py.detach(|| guarded(|| self.store.not_run(receipt.effect, token, problem)));
+                    py.detach(|| guarded(|| self.store()?.not_run(receipt.effect, token, problem)));
             }
         })
     }

@@ -93,7 +93,7 @@ impl ReconciliationInfo {
 #[pymethods]
 impl Handle {
     fn decide(&self, py: Python<'_>, target: TargetPair) -> PyResult<DecisionInfo> {
-        call(py, || self.store.decide(target_in(target))).map(Into::into)
+        call(py, || self.store()?.decide(target_in(target))).map(Into::into)
     }
 
     fn commit(
@@ -108,7 +108,7 @@ impl Handle {
         let patience = Patience::of(wait_ms);
         let (target, token) = (target_in(target), token_in(token));
         let fence =
-            ask(py, &patience, |_| self.store.commit(target, token, escalate, 0), |_| true)?;
+            ask(py, &patience, |_| self.store()?.commit(target, token, escalate, 0), |_| true)?;
         // The intent is durable now; what is left is a wait for it.
         match (fence.status, fence.id) {
             (FenceStatus::Waiting, Some(id)) if patience.left_ms() > 0 => {
@@ -120,7 +120,7 @@ impl Handle {
     }
 
     fn fence(&self, py: Python<'_>, id: u64) -> PyResult<FenceInfo> {
-        call(py, || self.store.fence(FenceId(id))).map(Into::into)
+        call(py, || self.store()?.fence(FenceId(id))).map(Into::into)
     }
 
     fn wait_fence(&self, py: Python<'_>, id: u64, wait_ms: u64) -> PyResult<FenceInfo> {
@@ -128,7 +128,7 @@ impl Handle {
     }
 
     fn fences(&self, py: Python<'_>, since: u64, limit: usize) -> PyResult<Vec<FenceInfo>> {
-        let found = call(py, || self.store.fences(since, limit))?;
+        let found = call(py, || self.store()?.fences(since, limit))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
@@ -142,7 +142,7 @@ impl Handle {
         by: Option<&str>,
     ) -> PyResult<ReconciliationInfo> {
         let settled =
-            call(py, || self.store.abort(target_in(target), token_in(token), reason, by))?;
+            call(py, || self.store()?.abort(target_in(target), token_in(token), reason, by))?;
         ReconciliationInfo::of(py, settled)
     }
 
@@ -164,7 +164,7 @@ impl Handle {
         let on_conflict = choice(py, "on_conflict", on_conflict, ON_CONFLICTS)?;
         let escalate = choice(py, "escalate", escalate, ESCALATES)?;
         let settled = call(py, || {
-            self.store.reconcile(commit, abort, closure, by, reason, on_conflict, escalate)
+            self.store()?.reconcile(commit, abort, closure, by, reason, on_conflict, escalate)
         })?;
         ReconciliationInfo::of(py, settled)
     }
@@ -180,7 +180,7 @@ impl Handle {
         ask(
             py,
             patience,
-            |slice_ms| self.store.wait_fence(id, slice_ms),
+            |slice_ms| self.store()?.wait_fence(id, slice_ms),
             |fence| fence.status != FenceStatus::Waiting,
         )
     }

@@ -44,14 +44,14 @@ impl Handle {
         let found = ask(
             py,
             &Patience::of(wait_ms),
-            |slice_ms| self.store.log(since, limit, slice_ms),
+            |slice_ms| self.store()?.log(since, limit, slice_ms),
             |entries| !entries.is_empty(),
         )?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
     fn explain(&self, py: Python<'_>, reference: u64) -> PyResult<Vec<LogEntry>> {
-        let found = call(py, || self.store.explain(reference))?;
+        let found = call(py, || self.store()?.explain(reference))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
@@ -62,17 +62,17 @@ impl Handle {
         py: Python<'_>,
         from_head: Option<(u64, [u8; 32])>,
     ) -> PyResult<(u64, u64, [u8; 32])> {
-        let found = call(py, || self.store.verify(from_head))?;
+        let found = call(py, || self.store()?.verify(from_head))?;
         let (number, hash) = found.head;
         Ok((found.records, number, hash))
     }
 
     fn backup(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        call(py, || self.store.backup(&path)).map(drop)
+        call(py, || self.store()?.backup(&path)).map(drop)
     }
 
     fn export(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        call(py, || self.store.export(&path)).map(drop)
+        call(py, || self.store()?.export(&path)).map(drop)
     }
 }
 

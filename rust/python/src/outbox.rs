@@ -43,7 +43,7 @@ impl Handle {
         let found = ask(
             py,
             &Patience::of(wait_ms),
-            |slice_ms| self.store.deliver(agent, tools.clone(), lease_ms, slice_ms),
+            |slice_ms| self.store()?.deliver(agent, tools.clone(), lease_ms, slice_ms),
             Option::is_some,
         )?;
         Ok(found.map(Into::into))
@@ -57,11 +57,12 @@ impl Handle {
         token: TokenPair,
         lease_ms: Option<u64>,
     ) -> PyResult<()> {
-        call(py, || self.store.hold_delivery(EffectId(effect), token_in(token), lease_ms)).map(drop)
+        call(py, || self.store()?.hold_delivery(EffectId(effect), token_in(token), lease_ms))
+            .map(drop)
     }
 
     #[pyo3(signature = (agent))]
     fn deliveries(&self, py: Python<'_>, agent: Option<&str>) -> PyResult<Vec<u64>> {
-        Ok(ids(&call(py, || self.store.deliveries(agent))?))
+        Ok(ids(&call(py, || self.store()?.deliveries(agent))?))
     }
 }

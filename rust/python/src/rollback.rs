@@ -105,16 +105,16 @@ impl From<model::RollbackInfo> for RollbackInfo {
 #[pymethods]
 impl Handle {
     fn rollback(&self, py: Python<'_>, id: u64) -> PyResult<RollbackInfo> {
-        call(py, || self.store.rollback(RollbackId(id))).map(Into::into)
+        call(py, || self.store()?.rollback(RollbackId(id))).map(Into::into)
     }
 
     fn rollbacks(&self, py: Python<'_>, since: u64, limit: usize) -> PyResult<Vec<RollbackInfo>> {
-        let found = call(py, || self.store.rollbacks(since, limit))?;
+        let found = call(py, || self.store()?.rollbacks(since, limit))?;
         Ok(found.into_iter().map(Into::into).collect())
     }
 
     fn plan(&self, py: Python<'_>, rollback: u64) -> PyResult<([u8; 32], Vec<PlannedTuple>)> {
-        let plan = call(py, || self.store.plan(RollbackId(rollback)))?;
+        let plan = call(py, || self.store()?.plan(RollbackId(rollback)))?;
         let steps = plan.steps.into_iter().map(|step| {
             (step.effect.0, step.tool, step.agent, word(step.class, CLASSES), step.deadline_ms)
         });
@@ -130,7 +130,7 @@ impl Handle {
         reason: &str,
     ) -> PyResult<()> {
         let (rollback, effect) = (RollbackId(rollback), EffectId(effect));
-        call(py, || self.store.retry_step(rollback, effect, by, reason)).map(drop)
+        call(py, || self.store()?.retry_step(rollback, effect, by, reason)).map(drop)
     }
 
     fn resolve_step(
@@ -144,6 +144,6 @@ impl Handle {
     ) -> PyResult<()> {
         let (rollback, effect, versions) =
             (RollbackId(rollback), EffectId(effect), reads_in(versions));
-        call(py, || self.store.resolve_step(rollback, effect, by, reason, versions)).map(drop)
+        call(py, || self.store()?.resolve_step(rollback, effect, by, reason, versions)).map(drop)
     }
 }

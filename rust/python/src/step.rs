@@ -79,7 +79,7 @@ impl Handle {
         let found = ask(
             py,
             &Patience::of(wait_ms),
-            |slice_ms| self.store.claim(spec.clone(), slice_ms),
+            |slice_ms| self.store()?.claim(spec.clone(), slice_ms),
             Option::is_some,
         )?;
         Ok(found.map(Into::into))
@@ -101,7 +101,7 @@ impl Handle {
             Handled::End(end) => end,
             _ => StepEnd::Interrupted,
         };
-        call(py, || self.store.end_step(hold, end, payloads, None)).map(drop)
+        call(py, || self.store()?.end_step(hold, end, payloads, None)).map(drop)
     }
 
     fn renew_step(
@@ -112,7 +112,7 @@ impl Handle {
         lease_ms: u64,
     ) -> PyResult<StepInfo> {
         let hold = StepHold { effect: EffectId(effect), token: token_in(token) };
-        call(py, || self.store.renew_step(hold, lease_ms)).map(Into::into)
+        call(py, || self.store()?.renew_step(hold, lease_ms)).map(Into::into)
     }
 
     /// Rollbacks, their report, and the approvals waited for. What `run` raises interrupts the
@@ -144,7 +144,7 @@ impl Handle {
         };
         let mut raised: Option<PyErr> = None;
         let report = call(py, || {
-            self.store.compensate(&options, &mut |step| {
+            self.store()?.compensate(&options, &mut |step| {
                 Python::attach(|py| {
                     attempt(py, &run, step).unwrap_or_else(|error| {
                         raised = Some(error);

@@ -1,10 +1,11 @@
 //! The handle of an open store: opening, closing, settings.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use effectstore::{EffectStore, Options};
+use effectstore::storage::StorageError;
+use effectstore::{EffectStore, Error, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -14,7 +15,15 @@ use crate::wait::call;
 /// An open store. Every call detaches from the interpreter while the core works.
 #[pyclass(frozen, module = "effectstore._effectstore")]
 pub(crate) struct Handle {
-    pub(crate) store: EffectStore,
+    store: RwLock<Option<EffectStore>>,
+}
+
+impl Handle {
+    /// The store, for one call. A closed handle holds none, so that its files are let go.
+    pub(crate) fn store(&self) -> Result<EffectStore, Error> {
+        let held = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        held.clone().ok_or(Error::Storage(StorageError::Closed))
+    }
 }
 
 #[pymethods]
@@ -44,36 +53,39 @@ impl Handle {
             Some(path) => EffectStore::open(path, options),
             None => EffectStore::in_memory(options),
         })?;
-        Ok(Handle { store })
+        Ok(Handle { store: RwLock::new(Some(store)) })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        call(py, || self.store.close())
+        call(py, || {
+            let held = self.store.write().unwrap_or_else(PoisonError::into_inner).take();
+            held.map_or(Ok(()), |store| store.close())
+        })
     }
 
-    fn path(&self) -> String {
-        self.store.path().to_string_lossy().into_owned()
+    fn path(&self, py: Python<'_>) -> PyResult<String> {
+        call(py, || Ok(self.store()?.path().to_string_lossy().into_owned()))
     }
 
     fn store_id(&self, py: Python<'_>) -> PyResult<[u8; 16]> {
-        call(py, || self.store.store_id())
+        call(py, || self.store()?.store_id())
     }
 
     fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
-        call(py, || self.store.incarnation())
+        call(py, || self.store()?.incarnation())
     }
 
     fn limits(&self, py: Python<'_>) -> PyResult<LimitsDict> {
-        call(py, || self.store.limits()).map(Into::into)
+        call(py, || self.store()?.limits()).map(Into::into)
     }
 
     fn policy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let policy = call(py, || self.store.policy())?;
+        let policy = call(py, || self.store()?.policy())?;
         policy_out(py, &policy)
     }
 
-    fn now_ms(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.store.now_ms())
+    fn now_ms(&self, py: Python<'_>) -> PyResult<u64> {
+        call(py, || Ok(self.store()?.now_ms()))
     }
 
     #[pyo3(signature = (by, limits, policy))]
@@ -85,19 +97,19 @@ impl Handle {
         policy: Option<PolicyDict>,
     ) -> PyResult<()> {
         let policy = policy.map(|policy| policy.policy(py)).transpose()?;
-        call(py, || self.store.configure(by, limits.map(Into::into), policy))
+        call(py, || self.store()?.configure(by, limits.map(Into::into), policy))
     }
 
     fn freeze(&self, py: Python<'_>, by: &str, reason: &str) -> PyResult<()> {
-        call(py, || self.store.freeze(by, reason))
+        call(py, || self.store()?.freeze(by, reason))
     }
 
     fn unfreeze(&self, py: Python<'_>, by: &str) -> PyResult<()> {
-        call(py, || self.store.unfreeze(by))
+        call(py, || self.store()?.unfreeze(by))
     }
 
     fn tick(&self, py: Python<'_>) -> PyResult<u64> {
-        call(py, || self.store.tick())
+        call(py, || self.store()?.tick())
     }
 }
 

@@ -26,7 +26,8 @@ impl Turn<'_> {
         }
         let targets = self.commit_targets(target, owner)?;
         if targets.is_empty() {
-            return Ok(Reply::Fence(nothing_left()));
+            let Target::Branch(_) = target else { return Ok(Reply::Fence(nothing_left())) };
+            return Ok(Reply::Fence(self.fence(None, Vec::new(), vec![target], None)));
         }
         let closure = self.state.closure(&targets);
         let votes = self.owners_part(target, owner, &closure);
@@ -59,7 +60,11 @@ impl Turn<'_> {
                 if self.state.branches.contains_key(&branch) {
                     return Ok(Some(branch));
                 }
-                Err(Refusal::BranchClosed { branch: self.branch_name(branch)?, cause: None }.into())
+                let name = self.branch_name(branch)?;
+                if self.history.merged(branch)? {
+                    return Err(Refusal::BranchClosed { branch: name, cause: None }.into());
+                }
+                Err(self.aborted(target))
             }
             Target::Effect(effect) => Ok(self.state.effects.get(effect).map(|e| e.branch)),
         }
@@ -76,7 +81,8 @@ impl Turn<'_> {
     }
 
     fn aborted(&self, target: Target) -> super::Stop {
-        let decision = decision(self.state, target);
+        let mut decision = decision(self.state, target);
+        decision.kind = crate::model::DecisionKind::Abort;
         let rollback = decision
             .cause
             .and_then(|cause| self.state.effects.get(cause))

@@ -22,6 +22,9 @@ pub trait History {
     /// The branch of this name, closed ones included.
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError>;
 
+    /// Whether a branch that memory does not hold was merged into its parent; if not, it was aborted.
+    fn merged(&self, branch: BranchId) -> Result<bool, HistoryError>;
+
     /// The effect that first registered under this idempotency key and has not become void.
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError>;
 

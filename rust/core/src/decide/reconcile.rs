@@ -31,12 +31,14 @@ impl Turn<'_> {
         let (named, branches) = split(abort);
         let sentence = self.sentence(&named, &branches);
         let mut winners = self.state.closure(&targets);
+        let mut dropped = false;
         if let Some(path) = self.conflict(&targets, &winners, &sentence) {
             match on_conflict {
                 OnConflict::Raise => return Err(Refusal::ReconcileConflict { path }.into()),
                 OnConflict::Abort => {
                     targets.clear();
                     winners.clear();
+                    dropped = true;
                 }
             }
         }
@@ -55,7 +57,7 @@ impl Turn<'_> {
         self.settle_winners(
             &mut answer,
             commit,
-            Winners { targets, closure: winners, votes, blockers },
+            Winners { targets, closure: winners, votes, blockers, dropped },
             by.as_deref(),
         );
         Ok(Reply::Reconciliation(answer))
@@ -69,6 +71,10 @@ impl Turn<'_> {
         by: Option<&str>,
     ) {
         if winners.targets.is_empty() {
+            if !winners.dropped && !commit.is_empty() {
+                let by = by.map(str::to_owned);
+                answer.fence = Some(self.fence(None, Vec::new(), commit.to_vec(), by));
+            }
             return;
         }
         let unsealed: Vec<EffectId> = winners
@@ -106,7 +112,10 @@ impl Turn<'_> {
                 Target::Branch(id) => {
                     let Some(branch) = self.state.branches.get(&id) else {
                         let branch = self.branch_name(id)?;
-                        return Err(Refusal::BranchClosed { branch, cause: None }.into());
+                        if self.history.merged(id)? {
+                            return Err(Refusal::BranchClosed { branch, cause: None }.into());
+                        }
+                        return Err(self.lost(*target));
                     };
                     match branch.state {
                         BranchState::Open => targets.extend(self.state.live_of(id)),
@@ -133,7 +142,8 @@ impl Turn<'_> {
     }
 
     fn lost(&self, target: Target) -> super::Stop {
-        let decision = decision(self.state, target);
+        let mut decision = decision(self.state, target);
+        decision.kind = crate::model::DecisionKind::Abort;
         let rollback = decision
             .cause
             .and_then(|cause| self.state.effects.get(cause))
@@ -214,4 +224,6 @@ struct Winners {
     closure: Vec<EffectId>,
     votes: Vec<EffectId>,
     blockers: Vec<Blocker>,
+    /// A conflict dropped the whole side.
+    dropped: bool,
 }

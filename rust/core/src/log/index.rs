@@ -23,6 +23,9 @@ pub(super) fn name_row(name: &str) -> [u8; 33] {
     row
 }
 
+/// What the row of a branch's id holds once it was merged.
+pub(super) const MERGED: &[u8] = b"merged";
+
 /// The row that lists a branch by its id.
 pub(super) fn branch_row(id: u64) -> [u8; 9] {
     let mut row = [1; 9];
@@ -62,6 +65,9 @@ impl Index {
             Event::BranchCreated { name, .. } => {
                 batch.put(Table::Branches, &name_row(name), &id)?;
                 batch.put(Table::Branches, &branch_row(seq), &[])?;
+            }
+            Event::BranchMerged { branch } => {
+                batch.put(Table::Branches, &branch_row(branch.0), MERGED)?;
             }
             Event::Registered(registered) => {
                 if let Some(key) = &registered.call.idempotency_key {

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::index::{key_row, name_row};
+use super::index::{MERGED, branch_row, key_row, name_row};
 use super::{Index, unreadable};
 use crate::codec::Record;
 use crate::decide::{Fate, History, HistoryError};
@@ -37,6 +37,11 @@ fn damaged(seq: u64, error: impl std::fmt::Display) -> HistoryError {
 impl History for Past<'_> {
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError> {
         Ok(self.row(Table::Branches, &name_row(name))?.map(BranchId))
+    }
+
+    fn merged(&self, branch: BranchId) -> Result<bool, HistoryError> {
+        let row = self.view.get(Table::Branches, &branch_row(branch.0));
+        Ok(row.map_err(|error| unreadable(&error))?.as_deref() == Some(MERGED))
     }
 
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError> {

@@ -108,11 +108,6 @@ impl State {
     /// The new effect takes the place of all that it rests on in its branch's tip.
     fn advance_tip(&mut self, id: EffectId, registered: &Registered) {
         let Some(branch) = self.branches.get_mut(&registered.branch) else { return };
-        if registered.call.follows == Follows::Tip {
-            branch.tip.clear();
-            branch.tip.insert(id);
-            return;
-        }
         for covered in &registered.rests_on {
             branch.tip.remove(covered);
         }

@@ -148,10 +148,16 @@ impl EffectStore {
         let core = self.engine().lock()?;
         match target {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
+                let view = self.engine().view()?;
+                let past = Past::new(view.as_ref(), &core.index);
+                let merged = past.merged(id).map_err(|error| corrupted(error.0))?;
+                let mut decided = decision(&core.state, target);
+                if !merged {
+                    decided.kind = crate::model::DecisionKind::Abort;
+                }
                 drop(core);
                 self.closed_branch(id)?;
-                let core = self.engine().lock()?;
-                Ok(decision(&core.state, target))
+                Ok(decided)
             }
             Target::Effect(id) if !core.state.effects.contains(id) => {
                 let view = self.engine().view()?;

@@ -1,5 +1,6 @@
 //! One effect's story, gathered from the log: what it was registered as and what became of it.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::codec::Record;
@@ -7,7 +8,7 @@ use crate::decide::Fate;
 use crate::error::Error;
 use crate::log::{corrupted, read_payload};
 use crate::model::{
-    Call, EffectId, EffectInfo, EffectState, Event, FenceId, Inverse, Outcome, PayloadRef,
+    BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Inverse, Outcome, PayloadRef,
     Registered, RollbackId, Token,
 };
 use crate::state::{Effect, State};
@@ -17,7 +18,7 @@ use crate::storage::ReadView;
 pub(super) struct Story {
     id: EffectId,
     registered: Registered,
-    pub(super) branch: crate::model::BranchId,
+    pub(super) branch: BranchId,
     token: Token,
     class: crate::model::Class,
     state: EffectState,
@@ -26,6 +27,8 @@ pub(super) struct Story {
     inverse: Option<Inverse>,
     inverse_record: u64,
     more: Vec<EffectId>,
+    /// Branches that voted for it, and those that merged, whose vote nobody waits for.
+    voted: BTreeSet<BranchId>,
     sealed: bool,
     compensated: bool,
     fence: Option<FenceId>,
@@ -50,6 +53,7 @@ impl Story {
             inverse: registered.call.inverse.clone(),
             inverse_record: id.0,
             more: Vec::new(),
+            voted: BTreeSet::new(),
             sealed: false,
             compensated: false,
             fence: None,
@@ -94,7 +98,26 @@ impl Story {
             }
         })?;
         self.state = expected;
+        self.sealed |= self.has_all_votes(view)?;
         failed.map_or(Ok(()), |error| Err(Error::Storage(error)))
+    }
+
+    /// Whether its branch and all above it have voted (C33).
+    fn has_all_votes(&self, view: &dyn ReadView) -> Result<bool, Error> {
+        let mut next = Some(self.registered.branch);
+        while let Some(branch) = next {
+            if !self.voted.contains(&branch) {
+                return Ok(false);
+            }
+            let Some(bytes) = view.record(branch.0)? else { return Ok(false) };
+            let header = Record::decode_header(&bytes)
+                .map_err(|error| corrupted(format!("record {branch}: {error}")))?;
+            next = match header.event {
+                Event::BranchCreated { parent, .. } => parent,
+                _ => None,
+            };
+        }
+        Ok(true)
     }
 
     /// Nothing more can come that an answer shows. The undo of a doomed effect may have more to it.
@@ -137,7 +160,15 @@ impl Story {
             Event::Exposed { effect, .. } if *effect == self.id => {
                 self.class = self.class.max(crate::model::Class::Partial);
             }
-            Event::BranchMerged { branch } if *branch == self.branch => {}
+            Event::BranchMerged { branch } => {
+                self.voted.insert(*branch);
+            }
+            Event::Voted { branch, members, .. } if members.contains(self.id) => match branch {
+                Some(branch) => {
+                    self.voted.insert(*branch);
+                }
+                None => self.sealed = true,
+            },
             Event::Fenced { intent, members, .. } if members.contains(self.id) => {
                 self.state = EffectState::Committed;
                 self.sealed = true;
