@@ -21,7 +21,7 @@ INLINE = CHUNK = 65_536
 ROW_RECORDS = 16_384
 FOLD_SETTLES = 4_096
 TABLES = ["branches", "idempotency_keys", "blobs", "liveness", "artifacts", "meta"]
-BRANCH_CREATED, REGISTERED, NOT_RUN, FENCED, DOOMED, RECALLED = 4, 9, 14, 20, 22, 33
+BRANCH_CREATED, BRANCH_MERGED, REGISTERED, NOT_RUN, FENCED, DOOMED, RECALLED = 4, 7, 9, 14, 20, 22, 33
 
 
 class FaultError(Exception):
@@ -105,6 +105,7 @@ class Told:
     """What the log says that the side tables must repeat."""
 
     names: dict[str, int] = field(default_factory=dict)
+    merged: set[int] = field(default_factory=set)
     keys: dict[bytes, int] = field(default_factory=dict)
     key_of: dict[int, bytes] = field(default_factory=dict)
     chunks: dict[bytes, bytes] = field(default_factory=dict)
@@ -119,6 +120,8 @@ class Told:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if kind == BRANCH_CREATED:
             self.names[fields[0]] = seq
+        elif kind == BRANCH_MERGED:
+            self.merged.add(fields[0])
         elif kind == REGISTERED:
             key = fields[0][2].get(8)
             if key is not None:
@@ -228,7 +231,8 @@ class Store:
     def side_tables(self) -> None:
         told = self.told
         branches = {b"\0" + digest(name.encode()): seq.to_bytes(8, "big") for name, seq in told.names.items()}
-        branches |= {b"\1" + seq.to_bytes(8, "big"): b"" for seq in told.names.values()}
+        for seq in told.names.values():
+            branches[b"\1" + seq.to_bytes(8, "big")] = b"merged" if seq in told.merged else b""
         keys = {digest(key): seq.to_bytes(8, "big") for key, seq in told.keys.items()}
         for table, rows in (("branches", branches), ("idempotency_keys", keys), ("blobs", told.chunks)):
             need(self.rows(table) == rows, f"table {table}")
