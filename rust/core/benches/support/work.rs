@@ -102,7 +102,9 @@ impl Site {
                             let token = receipt.token.unwrap_or_default();
                             let none = Payloads::default();
                             let result = b"\xf6".to_vec();
-                            self.store.done(receipt.effect, token, result, None, none, true)
+                            self.store
+                                .done(receipt.effect, token, result, None, none, true)
+                                .map(|_| ())
                         })
                     })
                 })
