@@ -136,7 +136,6 @@ impl Engine {
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
-        unpoisoned(&self.core).usable()?;
         Ok(self.storage.read()?)
     }
 
