@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     Branch,
     CommitReservedError,
@@ -19,6 +18,7 @@ from effectstore import (
     Retry,
     Store,
 )
+from support import OpenStore
 from world import World, ids, states
 
 UNDO = Inverse("undo", {})

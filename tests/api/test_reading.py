@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import Effect, Inverse, Policy, Store
+from support import OpenStore
 from world import World, ids
 
 UNDO = Inverse("undo", {})

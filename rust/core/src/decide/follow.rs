@@ -129,6 +129,9 @@ impl Turn<'_> {
 
     fn fenced_over(&self, members: impl Iterator<Item = EffectId>, changed: &mut Changed) {
         let undoing = self.state.rollbacks.values().any(|rollback| rollback.open);
+        if !undoing && self.state.effects.deferred() == 0 {
+            return;
+        }
         let mut gone = false;
         for id in members {
             match self.state.effects.get(id) {

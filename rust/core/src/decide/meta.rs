@@ -47,6 +47,8 @@ fn check_policy(policy: &Policy) -> Result<(), Refusal> {
 impl Turn<'_> {
     pub(super) fn meta(&mut self, command: &Command) -> Ruling<Reply> {
         match command {
+            // Two processes may find the new store empty at once; the first one's settings hold.
+            Command::Create { .. } if self.state.head > 0 => {}
             Command::Create { store_id, limits, policy } => {
                 check_limits(limits)?;
                 check_policy(policy)?;

@@ -29,8 +29,8 @@ mod timers;
 mod tokens;
 mod vote;
 
-pub use history::{Fate, History, HistoryError};
-pub use look::{blockers_of, decision};
+pub use history::{Ended, Fate, History, HistoryError};
+pub use look::{blockers_of, decision, of_ended};
 pub use plan::{plan_of, rollback_state};
 pub use report::report_of;
 
@@ -169,6 +169,7 @@ impl Turn<'_> {
             Command::HoldDelivery { effect, token, lease_ms } => {
                 self.hold_delivery(*effect, *token, *lease_ms)
             }
+            Command::WorkersGone { holds } => self.workers_gone(holds),
             Command::Tick => Ok(Reply::Events(self.events.len() as u64)),
         }
     }

@@ -1,6 +1,6 @@
 //! Register: effects are written down with their inverse before they run, all of a call or none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fate, Ruling, Stop, Turn};
 use crate::model::{
@@ -21,6 +21,8 @@ pub(super) struct Batch {
     keys: BTreeMap<Vec<u8>, usize>,
     /// What is to be written.
     pub(super) new: Vec<Registered>,
+    /// Writers that branches observed by this call: every later item rests on them, too.
+    pub(super) seen: BTreeMap<BranchId, BTreeSet<EffectId>>,
     /// Branches whose observations ride along with a registration already.
     ridden: Vec<BranchId>,
 }
@@ -82,6 +84,9 @@ impl Turn<'_> {
     ) -> Ruling<Receipt> {
         self.holds(placed.branch, placed.token, "register")?;
         if let Some(receipt) = self.known(batch, placed, asked)? {
+            let news = asked.iter().filter(|(branch, _)| *branch == placed.branch);
+            let news = news.map(|(_, effect)| *effect);
+            batch.seen.entry(placed.branch).or_default().extend(news);
             return Ok(receipt);
         }
         self.takes_work(placed.branch)?;
@@ -95,6 +100,8 @@ impl Turn<'_> {
             return Err(Refusal::Frozen { by, reason }.into());
         }
         let riding = self.riding(batch, placed.branch, observed)?;
+        let writers = riding.iter().flat_map(|seen| seen.writers.iter().copied());
+        batch.seen.entry(placed.branch).or_default().extend(writers);
         let id = EffectId(self.next() + batch.new.len() as u64);
         let registered = self.admit_call(batch, placed, riding)?;
         for key in &registered.call.writes {
@@ -152,6 +159,9 @@ impl Turn<'_> {
             if let Some(first) = first {
                 self.same_content(effect, first, placed)?;
                 let own = first.branch == placed.branch;
+                if !own {
+                    asked.push((placed.branch, effect));
+                }
                 let incarnation = self.state.incarnation;
                 let token = crate::model::Token { incarnation, number: effect.0 };
                 return Ok(Some(Receipt {

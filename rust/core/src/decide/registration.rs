@@ -22,7 +22,7 @@ impl Turn<'_> {
         let (program, named_deferred) = self.followed(batch, placed, &mut rests_on)?;
         let mode = self.mode_of(call, class, named_deferred);
         self.early_start(placed, class, mode)?;
-        self.observed_by(placed.branch, &riding, &mut rests_on);
+        self.observed_by(batch, placed.branch, &mut rests_on);
         self.read_keys(batch, placed, mode, &mut rests_on)?;
         self.write_keys(batch, placed, mode, &mut rests_on)?;
         let rests_on: Vec<EffectId> = rests_on.into_iter().collect();
@@ -214,13 +214,8 @@ impl Turn<'_> {
     }
 
     /// What the branch observed counts for every later effect of it.
-    fn observed_by(
-        &self,
-        branch: BranchId,
-        riding: &[Observation],
-        rests_on: &mut BTreeSet<EffectId>,
-    ) {
-        rests_on.extend(riding.iter().flat_map(|seen| seen.writers.iter().copied()));
+    fn observed_by(&self, batch: &Batch, branch: BranchId, rests_on: &mut BTreeSet<EffectId>) {
+        rests_on.extend(batch.seen.get(&branch).into_iter().flatten().copied());
         if let Some(branch) = self.state.branches.get(&branch) {
             rests_on.extend(branch.observed.iter().copied());
             rests_on.extend(branch.held.iter().flat_map(|held| held.writers.iter().copied()));

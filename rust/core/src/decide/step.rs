@@ -260,7 +260,7 @@ impl Turn<'_> {
         self.emit(Event::Alerted { severity, text, reference });
     }
 
-    fn is_held(&self, hold: StepHold) -> bool {
+    pub(super) fn is_held(&self, hold: StepHold) -> bool {
         let step = self.state.effects.get(hold.effect).and_then(|effect| effect.step.as_ref());
         matches!(step.map(|step| &step.status),
             Some(StepStatus::Claimed { token, .. }) if *token == hold.token)

@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use super::index::{MERGED, branch_row, key_row, name_row};
+use super::index::{branch_row, key_row, name_row, parse_ended};
 use super::{Index, unreadable};
 use crate::codec::Record;
-use crate::decide::{Fate, History, HistoryError};
+use crate::decide::{Ended, Fate, History, HistoryError};
 use crate::model::{BranchId, EffectId, Event};
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -39,9 +39,10 @@ impl History for Past<'_> {
         Ok(self.row(Table::Branches, &name_row(name))?.map(BranchId))
     }
 
-    fn merged(&self, branch: BranchId) -> Result<bool, HistoryError> {
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError> {
         let row = self.view.get(Table::Branches, &branch_row(branch.0));
-        Ok(row.map_err(|error| unreadable(&error))?.as_deref() == Some(MERGED))
+        let row = row.map_err(|error| unreadable(&error))?;
+        row.map(|row| parse_ended(&row).map_err(|error| unreadable(&error))).transpose()
     }
 
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError> {

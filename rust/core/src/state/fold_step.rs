@@ -84,9 +84,11 @@ impl State {
     fn move_timer(&mut self, id: EffectId, before: &StepStatus, after: &StepStatus) {
         if let StepStatus::Claimed { until_ms, .. } = before {
             self.timers.remove(&(*until_ms, Timer::Step(id)));
+            self.at_work.remove(&id);
         }
         if let StepStatus::Claimed { until_ms, .. } = after {
             self.timers.insert((*until_ms, Timer::Step(id)));
+            self.at_work.insert(id);
         }
     }
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 use super::EffectStore;
 use super::story::Story;
 use crate::codec::Record;
-use crate::decide::{History as _, blockers_of, decision, plan_of, report_of, rollback_state};
+use crate::decide::{
+    Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state,
+};
 use crate::error::Error;
 use crate::log::{Past, corrupted};
 use crate::model::{
     AlertId, AlertInfo, ApprovalId, ApprovalInfo, ApprovalState, BranchId, BranchInfo, BranchState,
     Decision, EffectId, EffectInfo, EffectState, Event, FenceId, FenceInfo, FenceStatus, Outcome,
-    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target, Token,
+    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target,
 };
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -68,11 +70,10 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn branch_named(&self, name: &str) -> Result<BranchInfo, Error> {
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         if let Some(info) = core.state.names.get(name).and_then(|id| core.state.branch_info(*id)) {
             return Ok(info);
         }
-        let view = self.engine().view()?;
         let past = Past::new(view.as_ref(), &core.index);
         let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
         drop(core);
@@ -90,9 +91,16 @@ impl EffectStore {
         self.closed_branch(id)
     }
 
+    fn ended(&self, id: BranchId) -> Result<Option<Ended>, Error> {
+        let core = self.engine().lock()?;
+        let view = self.engine().view()?;
+        let past = Past::new(view.as_ref(), &core.index);
+        Ok(past.ended(id).map_err(|error| corrupted(error.0))?)
+    }
+
     /// A branch that memory has let go: merged, or aborted by name.
     fn closed_branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        let incarnation = self.incarnation()?;
+        let ended = self.ended(id)?.ok_or_else(|| not_found("branch", id.0))?;
         match self.event(id.0)? {
             Some(Event::BranchCreated { name, agent, parent, reads, .. }) => {
                 let parent = match parent {
@@ -104,7 +112,7 @@ impl EffectStore {
                     name,
                     agent,
                     parent,
-                    token: Token { incarnation, number: id.0 },
+                    token: ended.token,
                     state: BranchState::Closed,
                     tip: Vec::new(),
                     reads,
@@ -144,23 +152,14 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn decide(&self, target: Target) -> Result<Decision, Error> {
-        self.tick_if_due()?;
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         match target {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
-                let view = self.engine().view()?;
-                let past = Past::new(view.as_ref(), &core.index);
-                let merged = past.merged(id).map_err(|error| corrupted(error.0))?;
-                let mut decided = decision(&core.state, target);
-                if !merged {
-                    decided.kind = crate::model::DecisionKind::Abort;
-                }
                 drop(core);
-                self.closed_branch(id)?;
-                Ok(decided)
+                let ended = self.ended(id)?.ok_or_else(|| not_found("branch", id.0))?;
+                Ok(of_ended(id, &ended))
             }
             Target::Effect(id) if !core.state.effects.contains(id) => {
-                let view = self.engine().view()?;
                 let past = Past::new(view.as_ref(), &core.index);
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
                 let mut decided = decision(&core.state, target);
@@ -183,18 +182,31 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
-        let view = self.engine().view()?;
+        let (core, view) = self.engine().look()?;
         let mut story = Story::of(view.as_ref(), id)?.ok_or_else(|| not_found("effect", id.0))?;
-        let core = self.engine().lock()?;
-        match core.state.effects.get(id) {
-            Some(effect) => story.overlay(&core.state, effect),
+        let fate = match core.state.effects.get(id) {
+            Some(effect) if effect.late => {
+                // It may have been recalled, and its votes are told by the log alone.
+                story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
+                let sealed = story.sealed;
+                story.overlay(&core.state, effect);
+                story.sealed = sealed;
+                None
+            }
+            Some(effect) => {
+                story.overlay(&core.state, effect);
+                None
+            }
             None => {
                 let past = Past::new(view.as_ref(), &core.index);
-                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                story.settle(view.as_ref(), fate)?;
+                Some(past.fate(id).map_err(|error| corrupted(error.0))?)
             }
-        }
+        };
+        // Reading on may take long, and the view stays what it is without the lock.
         drop(core);
+        if let Some(fate) = fate {
+            story.settle(view.as_ref(), fate)?;
+        }
         self.finish(view.as_ref(), story)
     }
 

@@ -2,6 +2,7 @@
 
 mod compensate;
 mod engine;
+mod holds;
 mod keep;
 mod look;
 mod options;

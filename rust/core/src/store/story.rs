@@ -29,7 +29,7 @@ pub(super) struct Story {
     more: Vec<EffectId>,
     /// Branches that voted for it, and those that merged, whose vote nobody waits for.
     voted: BTreeSet<BranchId>,
-    sealed: bool,
+    pub(super) sealed: bool,
     compensated: bool,
     fence: Option<FenceId>,
     rollback: Option<RollbackId>,

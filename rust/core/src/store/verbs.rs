@@ -138,6 +138,11 @@ impl EffectStore {
             return Ok(Vec::new());
         }
         super::compensate::outside_of_handlers(self, &calls)?;
+        if wait_ms == 0 {
+            // Nobody will ask again, so nothing need be kept for it.
+            let command = Command::Register { calls, observed: Vec::new() };
+            return expect!(self.submit_with(command, payloads), Reply::Receipts(list) => list);
+        }
         let attempt = || {
             let command = Command::Register { calls: calls.clone(), observed: Vec::new() };
             expect!(self.submit_with(command, payloads.clone()), Reply::Receipts(list) => list)
