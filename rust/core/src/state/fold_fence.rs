@@ -89,6 +89,8 @@ impl State {
             effect.state = EffectState::Committed;
             effect.fence = Some(fence);
             effect.records.push(seq);
+            // What waited for its vote goes on, in this very transaction (I21).
+            self.awake.extend(effect.watchers.drain(..));
             let intents = effect.intents.clone();
             for waiting in intents {
                 if let Some(waiting) = self.intents.get_mut(&waiting) {
@@ -118,6 +120,7 @@ impl State {
                 }
             }
             self.unhold(id, branch);
+            self.note_committed(branch);
             self.graph.remove(id.0);
             let Some(effect) = self.effects.get_mut(id) else { continue };
             effect.missing_votes.clear();
@@ -131,6 +134,17 @@ impl State {
             }
         }
         self.keys.forget_traces(self.running.first().copied());
+    }
+
+    fn note_committed(&mut self, owner: BranchId) {
+        let mut next = Some(owner);
+        while let Some(branch) = next.and_then(|id| self.branches.get_mut(&id)) {
+            if branch.has_committed {
+                return;
+            }
+            branch.has_committed = true;
+            next = branch.parent;
+        }
     }
 
     /// Takes a settled effect out of the tips, bases, observations and refusals that hold it.
