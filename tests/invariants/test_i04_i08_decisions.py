@@ -35,7 +35,7 @@ def test_i04_i05_i06_t1_hold_after_every_step_of_random_work(
         work.check()
         if turn >= 120 and {"committed", "doomed"} <= set(work.seen.values()):
             break  # Some chances commit late; a run without a commit would show nothing.
-        assert turn < 2000, "work that never commits"
+        assert turn < 400, "work that never commits"
     work.store.verify()
 
 
@@ -48,7 +48,8 @@ def test_t2_the_world_is_what_the_survivors_alone_would_have_made(
     for _ in range(80):
         work.step()
     store = work.store
-    store.reconcile(abort=[branch.name for branch in store.branches(state="open")], reason="end")
+    # A doomed branch may hold live work, too: what survived of it, for its agent to resume.
+    store.reconcile(abort=[branch.name for branch in store.branches() if branch.state != "closed"], reason="end")
     store.compensate(world.handlers())
     open_ones = [rollback for rollback in store.rollbacks() if not rollback.report.clean]
     if not blind:
