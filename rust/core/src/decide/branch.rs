@@ -1,5 +1,7 @@
 //! Branches: created, taken over, resumed, merged, kept alive.
 
+use std::collections::BTreeSet;
+
 use super::tokens::{closed, doomed};
 use super::{Ruling, Turn};
 use crate::model::{
@@ -26,10 +28,33 @@ impl Turn<'_> {
     }
 
     pub(super) fn branch_reply(&self, id: BranchId) -> Ruling<Reply> {
-        self.state
-            .branch_info(id)
-            .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        match self.state.branch_info(id) {
+            Some(info) => Ok(Reply::Branch(info)),
+            None => self.ended_info(id).map(Reply::Branch),
+        }
+    }
+
+    /// A closed branch that memory does not hold.
+    fn ended_info(&self, id: BranchId) -> Ruling<BranchInfo> {
+        let Some(Event::BranchCreated { name, agent, parent, reads, .. }) =
+            self.history.event(id.0)?
+        else {
+            return Err(Refusal::no_such("branch", id.0).into());
+        };
+        let parent = parent.map(|parent| self.branch_name(parent)).transpose()?;
+        // A takeover in this very turn handed out the newest token; the table does not know it yet.
+        let fresh = self.taken_now(id);
+        let token = fresh.map_or_else(|| self.ended(id).map(|ended| ended.token), Ok)?;
+        let (state, tip) = (BranchState::Closed, Vec::new());
+        Ok(BranchInfo { id, name, agent, parent, token, state, tip, reads })
+    }
+
+    fn taken_now(&self, id: BranchId) -> Option<Token> {
+        let first = self.next() - self.events.len() as u64;
+        let taken =
+            |event: &Event| matches!(event, Event::BranchTaken { branch, .. } if *branch == id);
+        let place = self.events.iter().rposition(taken)?;
+        Some(Token { incarnation: self.state.incarnation, number: first + place as u64 })
     }
 
     fn create_branch(
@@ -83,8 +108,16 @@ impl Turn<'_> {
             writers: held.writers.iter().copied().collect(),
             rule: held.rule,
         };
+        // The tip stands for the eager ones, since all of them are in it or under it; the others
+        // are nobody's program predecessors and have to be named.
+        let live = |id: &&EffectId| self.state.live_effect(**id).is_some();
+        let deferred = |id: &&EffectId| {
+            self.state.live_effect(**id).is_some_and(crate::state::Effect::is_deferred)
+        };
+        let mut base: BTreeSet<EffectId> = parent.tip.iter().filter(live).copied().collect();
+        base.extend(parent.effects.iter().chain(&parent.base).filter(deferred).copied());
         Some(Inherited {
-            base: parent.tip.iter().copied().collect(),
+            base: base.into_iter().collect(),
             observed: parent.observed.iter().copied().collect(),
             named: parent.named.iter().copied().collect(),
             voids: parent.voids.iter().copied().collect(),
@@ -96,13 +129,9 @@ impl Turn<'_> {
         let id = match self.state.names.get(name) {
             Some(id) => *id,
             None => match self.history.branch_named(name)? {
-                Some(_) => {
-                    return Err(
-                        Refusal::BranchClosed { branch: name.to_owned(), cause: None }.into()
-                    );
-                }
+                Some(id) => id,
                 None => {
-                    return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
+                    return Err(Refusal::no_such_branch(name).into());
                 }
             },
         };
@@ -112,10 +141,8 @@ impl Turn<'_> {
 
     fn resume(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {
         self.holds(id, token, "resume")?;
-        if let Some(branch) = self.state.branches.get(&id)
-            && branch.state == BranchState::Closed
-        {
-            return Err(closed(branch).into());
+        if self.state.branches.get(&id).is_none_or(|branch| branch.state == BranchState::Closed) {
+            self.takes_work(id)?;
         }
         self.emit(Event::BranchResumed { branch: id });
         Ok(id)
@@ -143,9 +170,7 @@ impl Turn<'_> {
         self.emit(Event::BranchMerged { branch: id });
         let closed =
             info.map(|info| BranchInfo { state: BranchState::Closed, tip: Vec::new(), ..info });
-        closed
-            .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        closed.map(Reply::Branch).ok_or_else(|| Refusal::no_such("branch", id.0).into())
     }
 
     fn heartbeat(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {

@@ -121,7 +121,50 @@ impl Turn<'_> {
                 }
             }
         }
-        stopped.into_iter().map(|(branch, closed)| Stopped { branch, closed }).collect()
+        stopped
+            .into_iter()
+            .map(|(branch, closed)| {
+                let (observed, base) =
+                    if closed { Default::default() } else { self.left_of(branch, members) };
+                Stopped { branch, closed, observed, base }
+            })
+            .collect()
+    }
+
+    /// What a branch goes on holding when doomed effects that it holds fall: an observed writer
+    /// stands for the earlier writers of its keys that it rests on, and a handed-on tip for what of
+    /// the branches above is under it.
+    fn left_of(&self, id: BranchId, members: &[EffectId]) -> (Vec<EffectId>, Vec<EffectId>) {
+        let Some(branch) = self.state.branches.get(&id) else { return Default::default() };
+        let falls = |effect: &EffectId| members.binary_search(effect).is_ok();
+        let under = |effect: EffectId| -> Vec<EffectId> {
+            let all = self.state.graph.closure(&mut crate::graph::Scratch::new(), &[effect.0]);
+            let survives = |id: &EffectId| !falls(id) && self.state.live_effect(*id).is_some();
+            all.into_iter().map(EffectId).filter(survives).collect()
+        };
+        let mut observed = BTreeSet::new();
+        let unnamed = |effect: &&EffectId| falls(effect) && !branch.named.contains(effect);
+        for effect in branch.observed.iter().filter(unnamed) {
+            let Some(writer) = self.state.effects.get(*effect) else { continue };
+            let same_key = |id: &EffectId| {
+                let earlier = self.state.effects.get(*id);
+                earlier.is_some_and(|earlier| {
+                    earlier.is_writer()
+                        && earlier.writes.iter().any(|key| writer.writes.contains(key))
+                })
+            };
+            observed.extend(under(*effect).into_iter().filter(same_key));
+        }
+        let above = self.state.lineage(id);
+        let mut base = BTreeSet::new();
+        for effect in branch.base.iter().filter(|effect| falls(effect)) {
+            let handed = |id: &EffectId| {
+                let owner = self.state.effects.get(*id).map(|effect| effect.branch);
+                owner.is_some_and(|owner| above[1..].contains(&owner))
+            };
+            base.extend(under(*effect).into_iter().filter(handed));
+        }
+        (observed.into_iter().collect(), base.into_iter().collect())
     }
 
     fn intents_of(&self, members: &[EffectId]) -> BTreeMap<FenceId, EffectId> {
@@ -146,9 +189,7 @@ impl Turn<'_> {
             Target::Branch(branch) => Some(branch),
             Target::Effect(effect) => self.state.effects.get(effect).map(|effect| effect.branch),
         };
-        if let Some(owner) = owner
-            && self.state.branches.contains_key(&owner)
-        {
+        if let Some(owner) = owner {
             self.holds(owner, token, "abort")?;
         }
         self.settle_losers(&[target], by, reason).map(Reply::Reconciliation)
@@ -210,8 +251,35 @@ impl Turn<'_> {
             if stopped {
                 answer.rollbacks.extend(self.dooms_of_branch(*id)?);
             }
+            if self.state.live_of(*id).is_empty() {
+                answer.kept.extend(self.committed_of(*id)?);
+            }
         }
         Ok(answer)
+    }
+
+    /// What a branch registered that is committed: the news for whoever comes too late to abort it.
+    /// It costs a scan from the branch on, so it is asked only where there is nothing left to doom.
+    fn committed_of(&self, id: BranchId) -> Ruling<Vec<EffectId>> {
+        let mut registered = Vec::new();
+        self.history.scan(id.0 + 1, &mut |seq, event| {
+            if matches!(event, Event::Registered(known) if known.branch == id) {
+                registered.push(EffectId(seq));
+            }
+            true
+        })?;
+        let mut committed = Vec::new();
+        for effect in registered {
+            let state = self.state.effects.get(effect).map(|effect| effect.state);
+            let is = match state {
+                Some(state) => state == EffectState::Committed,
+                None => self.history.fate(effect)? == Some(Fate::Committed),
+            };
+            if is {
+                committed.push(effect);
+            }
+        }
+        Ok(committed)
     }
 
     /// The rollback that held an effect which memory has let go.
@@ -244,8 +312,8 @@ impl Turn<'_> {
     /// A branch outlived its lease: what it has not voted for falls (C2).
     pub(super) fn expire_lease(&mut self, id: BranchId) {
         self.emit(Event::LeaseExpired { branch: id });
-        let open = self.state.branches.get(&id).filter(|b| b.state == BranchState::Open);
-        let Some(branch) = open else { return };
+        let working = self.state.branches.get(&id).filter(|b| b.state != BranchState::Closed);
+        let Some(branch) = working else { return };
         let unsealed: Vec<EffectId> = branch
             .effects
             .iter()

@@ -1,6 +1,6 @@
 //! What decisions may ask about settled things that memory does not hold any more.
 
-use crate::model::{BranchId, EffectId, Event};
+use crate::model::{BranchId, EffectId, Event, Token};
 
 /// The log or a table could not be read; the text names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,16 +17,33 @@ pub enum Fate {
     Void,
 }
 
+/// A closed branch that memory does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its last token.
+    pub token: Token,
+    /// It was merged; if not, it was aborted by name.
+    pub merged: bool,
+    /// The doomed effect that closed it, where there was one.
+    pub cause: Option<EffectId>,
+}
+
 /// Read access to the log and its indexes, within the transaction that decides.
 pub trait History {
     /// The branch of this name, closed ones included.
     fn branch_named(&self, name: &str) -> Result<Option<BranchId>, HistoryError>;
 
-    /// Whether a branch that memory does not hold was merged into its parent; if not, it was aborted.
-    fn merged(&self, branch: BranchId) -> Result<bool, HistoryError>;
+    /// How a branch ended that memory does not hold; `None` if there is no such branch.
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError>;
 
     /// The effect that first registered under this idempotency key and has not become void.
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError>;
+
+    /// The time of a record, in milliseconds of the store's clock; `None` where it is not known.
+    fn time_ms(&self, seq: u64) -> Result<Option<u64>, HistoryError> {
+        let _ = seq;
+        Ok(None)
+    }
 
     /// The event of a record; `None` past the head.
     fn event(&self, seq: u64) -> Result<Option<Event>, HistoryError>;

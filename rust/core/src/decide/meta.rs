@@ -83,7 +83,7 @@ impl Turn<'_> {
                 if self.state.alerts.contains_key(&alert.0) {
                     self.emit(Event::AlertAcknowledged { alert: *alert, by: by.clone() });
                 } else if !matches!(self.history.event(alert.0)?, Some(Event::Alerted { .. })) {
-                    return Err(Refusal::NotFound { reference: format!("alert {alert}") }.into());
+                    return Err(Refusal::no_such("alert", alert.0).into());
                 }
             }
             Command::Restore => {

@@ -29,8 +29,8 @@ mod timers;
 mod tokens;
 mod vote;
 
-pub use history::{Fate, History, HistoryError};
-pub use look::{blockers_of, decision};
+pub use history::{Ended, Fate, History, HistoryError};
+pub use look::{blockers_of, decision, of_ended};
 pub use plan::{plan_of, rollback_state};
 pub use report::report_of;
 

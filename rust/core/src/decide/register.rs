@@ -1,6 +1,6 @@
 //! Register: effects are written down with their inverse before they run, all of a call or none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fate, Ruling, Stop, Turn};
 use crate::model::{
@@ -21,6 +21,8 @@ pub(super) struct Batch {
     keys: BTreeMap<Vec<u8>, usize>,
     /// What is to be written.
     pub(super) new: Vec<Registered>,
+    /// Writers that branches observed by this call: every later item rests on them, too.
+    pub(super) seen: BTreeMap<BranchId, BTreeSet<EffectId>>,
     /// Branches whose observations ride along with a registration already.
     ridden: Vec<BranchId>,
 }
@@ -82,6 +84,9 @@ impl Turn<'_> {
     ) -> Ruling<Receipt> {
         self.holds(placed.branch, placed.token, "register")?;
         if let Some(receipt) = self.known(batch, placed, asked)? {
+            let news = asked.iter().filter(|(branch, _)| *branch == placed.branch);
+            let news = news.map(|(_, effect)| *effect);
+            batch.seen.entry(placed.branch).or_default().extend(news);
             return Ok(receipt);
         }
         self.takes_work(placed.branch)?;
@@ -95,6 +100,8 @@ impl Turn<'_> {
             return Err(Refusal::Frozen { by, reason }.into());
         }
         let riding = self.riding(batch, placed.branch, observed)?;
+        let writers = riding.iter().flat_map(|seen| seen.writers.iter().copied());
+        batch.seen.entry(placed.branch).or_default().extend(writers);
         let id = EffectId(self.next() + batch.new.len() as u64);
         let registered = self.admit_call(batch, placed, riding)?;
         for key in &registered.call.writes {
@@ -152,6 +159,9 @@ impl Turn<'_> {
             if let Some(first) = first {
                 self.same_content(effect, first, placed)?;
                 let own = first.branch == placed.branch;
+                if !own {
+                    asked.push((placed.branch, effect));
+                }
                 let incarnation = self.state.incarnation;
                 let token = crate::model::Token { incarnation, number: effect.0 };
                 return Ok(Some(Receipt {
@@ -167,6 +177,9 @@ impl Turn<'_> {
         let Some(Event::Registered(first)) = self.history.event(effect.0)? else {
             return Ok(None);
         };
+        if self.forgotten(effect)? {
+            return Ok(None);
+        }
         self.same_content(effect, &first, placed)?;
         if let Some(known) = self.state.effects.get(effect) {
             let own = known.branch == placed.branch;
@@ -194,6 +207,19 @@ impl Turn<'_> {
             state,
             outcome,
         }))
+    }
+
+    /// Whether a key is past its retention, which counts from the registration. What is not settled
+    /// keeps its key however old it is.
+    fn forgotten(&self, effect: EffectId) -> Ruling<bool> {
+        let Some(retention_ms) = self.state.policy.key_retention_ms else { return Ok(false) };
+        let open = self.state.effects.get(effect).is_some_and(|known| {
+            known.state != EffectState::Committed || known.outcome == Outcome::Unknown
+        });
+        let Some(registered_ms) = self.history.time_ms(effect.0)?.filter(|_| !open) else {
+            return Ok(false);
+        };
+        Ok(self.now_ms >= registered_ms.saturating_add(retention_ms))
     }
 
     fn same_content(&self, effect: EffectId, first: &Registered, placed: &Placed) -> Ruling<()> {

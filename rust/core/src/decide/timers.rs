@@ -64,7 +64,10 @@ impl Turn<'_> {
             && matches!(step.status, StepStatus::Pending { .. })
             && step.counted >= retry_of(self.state, effect).max_attempts;
         if used_up {
-            self.fail_step(id, Failed::of(FailureKind::Timeout));
+            self.fail_step(
+                id,
+                Failed::of(FailureKind::Timeout, "the lease of its last attempt ran out"),
+            );
         }
     }
 

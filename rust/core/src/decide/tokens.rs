@@ -1,6 +1,6 @@
 //! Who may: tokens of branches and effects (I9).
 
-use super::{Ruling, Turn};
+use super::{Ended, Ruling, Turn};
 use crate::model::{BranchId, BranchState, Event, Refusal, Token};
 use crate::state::Branch;
 
@@ -17,24 +17,30 @@ impl Turn<'_> {
         }
         match self.history.event(id.0)? {
             Some(Event::BranchCreated { name, .. }) => Ok(name),
-            _ => Err(Refusal::NotFound { reference: format!("branch {id}") }.into()),
+            _ => Err(Refusal::no_such("branch", id.0).into()),
         }
     }
 
+    /// How a branch ended that memory does not hold.
+    pub(super) fn ended(&self, id: BranchId) -> Ruling<Ended> {
+        let ended = self.history.ended(id)?;
+        ended.ok_or_else(|| Refusal::no_such("branch", id.0).into())
+    }
+
     /// Refuses a caller whose token of the branch is not the current one; the branch may be in any
-    /// state. A branch that left memory is closed, whatever the token.
+    /// state, and out of memory.
     pub(super) fn holds(&mut self, id: BranchId, token: Token, verb: &str) -> Ruling<()> {
-        let Some(branch) = self.state.branches.get(&id) else {
-            let branch = self.branch_name(id)?;
-            return Err(Refusal::BranchClosed { branch, cause: None }.into());
+        let current = match self.state.branches.get(&id) {
+            Some(branch) => branch.token,
+            None => self.ended(id)?.token,
         };
-        if branch.token == token {
+        if current == token {
             return Ok(());
         }
         let refusal = Refusal::StaleToken {
-            branch: branch.name.clone(),
+            branch: self.branch_name(id)?,
             held: Some(token),
-            current: Some(branch.token),
+            current: Some(current),
         };
         self.audit(verb, refusal.code(), id.0, Some(token));
         Err(refusal.into())
@@ -49,7 +55,8 @@ impl Turn<'_> {
     /// Refuses where the branch is closed or doomed.
     pub(super) fn takes_work(&self, id: BranchId) -> Ruling<()> {
         let Some(branch) = self.state.branches.get(&id) else {
-            return Err(Refusal::BranchClosed { branch: self.branch_name(id)?, cause: None }.into());
+            let cause = self.ended(id)?.cause;
+            return Err(Refusal::BranchClosed { branch: self.branch_name(id)?, cause }.into());
         };
         match branch.state {
             BranchState::Open => Ok(()),

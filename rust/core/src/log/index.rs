@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::corrupted;
 use super::liveness::{self, ROW_RECORDS};
 use crate::codec::Record;
-use crate::decide::Fate;
-use crate::model::{EffectId, Event};
+use crate::decide::{Ended, Fate};
+use crate::model::{BranchId, EffectId, Event, Token};
 use crate::state::State;
 use crate::storage::{ReadView, StorageError, Table, WriteBatch};
 
@@ -22,9 +22,6 @@ pub(super) fn name_row(name: &str) -> [u8; 33] {
     row[1..].copy_from_slice(blake3::hash(name.as_bytes()).as_bytes());
     row
 }
-
-/// What the row of a branch's id holds once it was merged.
-pub(super) const MERGED: &[u8] = b"merged";
 
 /// The row that lists a branch by its id.
 pub(super) fn branch_row(id: u64) -> [u8; 9] {
@@ -47,6 +44,10 @@ pub struct Index {
     pub(super) settles: u64,
     /// The head at the last fold of the liveness table.
     pub(super) folded_at: u64,
+    /// Effects settled by then.
+    pub(super) folded_settles: u64,
+    /// The records that memory needed at a head, found before a command that may write them down.
+    needed: Option<(u64, BTreeSet<u64>)>,
     /// Rows of the liveness table that mark a record as needed.
     pub(super) needed_rows: BTreeSet<u64>,
 }
@@ -64,10 +65,20 @@ impl Index {
         match event {
             Event::BranchCreated { name, .. } => {
                 batch.put(Table::Branches, &name_row(name), &id)?;
-                batch.put(Table::Branches, &branch_row(seq), &[])?;
+                put_ended(batch, BranchId(seq), |ended| {
+                    ended.token = Token { incarnation: state.incarnation, number: seq };
+                })?;
+            }
+            Event::BranchTaken { branch, .. } | Event::BranchResumed { branch } => {
+                put_ended(batch, *branch, |ended| {
+                    ended.token = Token { incarnation: state.incarnation, number: seq };
+                })?;
             }
             Event::BranchMerged { branch } => {
-                batch.put(Table::Branches, &branch_row(branch.0), MERGED)?;
+                put_ended(batch, *branch, |ended| ended.merged = true)?;
+            }
+            Event::BranchStopped { branch, closed: true, cause, .. } => {
+                put_ended(batch, *branch, |ended| ended.cause = *cause)?;
             }
             Event::Registered(registered) => {
                 if let Some(key) = &registered.call.idempotency_key {
@@ -83,6 +94,11 @@ impl Index {
                 self.settles += doom.members.len() as u64;
                 for member in doom.members.iter() {
                     self.dooms.insert(member);
+                }
+                for stopped in doom.stopped.iter().filter(|stopped| stopped.closed) {
+                    let branch = state.branches.get(&stopped.branch);
+                    let cause = branch.and_then(|branch| branch.cause);
+                    put_ended(batch, stopped.branch, |ended| ended.cause = cause)?;
                 }
             }
             Event::EffectsRecalled { effects, .. } => {
@@ -145,25 +161,34 @@ impl Index {
         !state.effects.contains(effect) && !self.dooms.contains(&effect)
     }
 
-    /// Folds the liveness table after every so many settles, at a place fixed by the log: the end
-    /// of a command.
-    pub(super) fn fold_when_due(
+    /// Whether so much was settled that the next command folds the liveness table.
+    fn fold_is_due(&self) -> bool {
+        self.settles / FOLD_SETTLES != self.folded_settles / FOLD_SETTLES
+    }
+
+    /// Before a command is decided: finds what memory needs, if a fold is due. The fold is written
+    /// with the command's first record, so its place is fixed by the log, and it comes after the
+    /// answer to the command that made it due.
+    pub fn prepare_fold(&mut self, state: &mut State, head: u64) {
+        if self.fold_is_due() && self.needed.as_ref().is_none_or(|(at, _)| *at != head) {
+            state.tidy();
+            self.needed = Some((head, state.needed()));
+        }
+    }
+
+    /// Before the first record of a command: writes the fold that was prepared.
+    pub(super) fn write_fold(
         &mut self,
         batch: &mut dyn WriteBatch,
-        state: &mut State,
         head: u64,
     ) -> Result<(), StorageError> {
-        let last = batch
-            .get(Table::Meta, LIVENESS_ROW)?
-            .map_or(Ok(0), |row| liveness::parse_mark(&row).map(|mark| mark.settles))?;
-        if self.settles / FOLD_SETTLES == last / FOLD_SETTLES {
+        let Some((_, needed)) = self.needed.take().filter(|(at, _)| *at == head) else {
             return Ok(());
-        }
-        state.tidy();
-        let needed = state.needed();
+        };
         self.needed_rows = liveness::fold(batch, &needed, &self.dooms, &self.needed_rows)?;
         self.dooms.clear();
         self.folded_at = head;
+        self.folded_settles = self.settles;
         batch.put(Table::Meta, LIVENESS_ROW, &liveness::mark(head, self.settles))
     }
 
@@ -179,6 +204,40 @@ impl Index {
         let doomed = row.is_some_and(|row| liveness::doomed_in(&row, effect));
         Ok(if doomed { Fate::Doomed } else { Fate::Committed })
     }
+}
+
+const ENDED_BYTES: usize = 25;
+
+/// What a branch's row says: token (incarnation, number), whether it was merged, cause or 0.
+pub(super) fn parse_ended(row: &[u8]) -> Result<Ended, StorageError> {
+    if row.len() != ENDED_BYTES {
+        return Err(corrupted("table branches, a row of a wrong length"));
+    }
+    let number = |from: usize| row[from..from + 8].iter().fold(0, |n, b| n << 8 | u64::from(*b));
+    let cause = number(17);
+    Ok(Ended {
+        token: Token { incarnation: number(0), number: number(8) },
+        merged: row[16] != 0,
+        cause: (cause != 0).then_some(EffectId(cause)),
+    })
+}
+
+/// Changes what a branch's row says, so that it can answer for the branch once memory has let it go.
+fn put_ended(
+    batch: &mut dyn WriteBatch,
+    branch: BranchId,
+    change: impl FnOnce(&mut Ended),
+) -> Result<(), StorageError> {
+    let row = batch.get(Table::Branches, &branch_row(branch.0))?;
+    let blank = Ended { token: Token::default(), merged: false, cause: None };
+    let mut ended = row.map_or(Ok(blank), |row| parse_ended(&row))?;
+    change(&mut ended);
+    let mut row = [0; ENDED_BYTES];
+    row[..8].copy_from_slice(&ended.token.incarnation.to_be_bytes());
+    row[8..16].copy_from_slice(&ended.token.number.to_be_bytes());
+    row[16] = u8::from(ended.merged);
+    row[17..].copy_from_slice(&ended.cause.map_or(0, |cause| cause.0).to_be_bytes());
+    batch.put(Table::Branches, &branch_row(branch.0), &row)
 }
 
 /// A void effect frees its idempotency key for a new attempt.

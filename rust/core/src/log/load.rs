@@ -31,6 +31,7 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
         let mark = liveness::parse_mark(&row)?;
         let (needed, rows) = liveness::needed(view)?;
         index.settles = mark.settles;
+        index.folded_settles = mark.settles;
         index.folded_at = mark.head;
         index.needed_rows = rows;
         for seq in needed {
@@ -145,12 +146,18 @@ pub fn replay(view: &dyn ReadView, into: &mut dyn WriteBatch) -> Result<Loaded, 
     let mut failed = None;
     let mut left = 0_u64;
     view.scan(1, &mut |seq, bytes| {
+        if left == 0 {
+            index.prepare_fold(&mut state, seq - 1);
+        }
         let step = fold(&mut state, seq, bytes).and_then(|header| {
+            if left == 0 {
+                index.write_fold(into, seq - 1)?;
+            }
             into.append(seq, bytes)?;
             super::payload::copy_blobs(view, into, seq, bytes)?;
             index.note(into, seq, &header.event, &state)?;
             left = if left == 0 { header.more.unwrap_or(0) } else { left - 1 };
-            if left == 0 { index.fold_when_due(into, &mut state, seq) } else { Ok(()) }
+            Ok(())
         });
         match step {
             Ok(()) => ControlFlow::Continue(()),

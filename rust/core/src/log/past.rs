@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use super::index::{MERGED, branch_row, key_row, name_row};
+use super::index::{branch_row, key_row, name_row, parse_ended};
 use super::{Index, unreadable};
 use crate::codec::Record;
-use crate::decide::{Fate, History, HistoryError};
+use crate::decide::{Ended, Fate, History, HistoryError};
 use crate::model::{BranchId, EffectId, Event};
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -39,13 +39,21 @@ impl History for Past<'_> {
         Ok(self.row(Table::Branches, &name_row(name))?.map(BranchId))
     }
 
-    fn merged(&self, branch: BranchId) -> Result<bool, HistoryError> {
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError> {
         let row = self.view.get(Table::Branches, &branch_row(branch.0));
-        Ok(row.map_err(|error| unreadable(&error))?.as_deref() == Some(MERGED))
+        let row = row.map_err(|error| unreadable(&error))?;
+        row.map(|row| parse_ended(&row).map_err(|error| unreadable(&error))).transpose()
     }
 
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError> {
         Ok(self.row(Table::IdempotencyKeys, &key_row(key))?.map(EffectId))
+    }
+
+    fn time_ms(&self, seq: u64) -> Result<Option<u64>, HistoryError> {
+        let record = self.view.record(seq).map_err(|error| unreadable(&error))?;
+        let Some(record) = record else { return Ok(None) };
+        let header = Record::decode_header(&record).map_err(|error| damaged(seq, error))?;
+        Ok(Some(header.time_ms))
     }
 
     fn event(&self, seq: u64) -> Result<Option<Event>, HistoryError> {

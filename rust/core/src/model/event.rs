@@ -79,7 +79,7 @@ pub struct Recalled {
 }
 
 /// A branch that a doom stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Stopped {
     /// The branch.
@@ -88,13 +88,19 @@ pub struct Stopped {
     /// It was aborted by name and never resumes.
     #[n(1)]
     pub closed: bool,
+    /// Live writers that an observation of a doomed one stood for: the reader may have seen them.
+    #[cbor(n(2), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub observed: Vec<EffectId>,
+    /// Live effects that a doomed one, handed on by the parent, stood for.
+    #[cbor(n(3), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub base: Vec<EffectId>,
 }
 
 /// What a new child starts with: its parent's tip, observations and refused observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Inherited {
-    /// The parent's tip, which stands for its live effects.
+    /// The parent's tip, which stands for its live eager effects, and its live deferred ones.
     #[cbor(n(0), with = "super::ids::gaps")]
     pub base: Vec<EffectId>,
     /// Live writers that its observations rest on.

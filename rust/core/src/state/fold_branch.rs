@@ -99,7 +99,9 @@ impl State {
         let mut handed = BTreeSet::new();
         if let Some(inherited) = made.inherited {
             branch.base = self.live_only(&inherited.base);
-            branch.tip.clone_from(&branch.base);
+            let eager =
+                |id: &&EffectId| self.live_effect(**id).is_some_and(|effect| !effect.is_deferred());
+            branch.tip = branch.base.iter().filter(eager).copied().collect();
             branch.observed = self.live_only(&inherited.observed);
             branch.named = self.live_only(&inherited.named);
             branch.voids = inherited.voids.iter().copied().collect();
@@ -157,7 +159,17 @@ impl State {
 
     fn resume_branch(&mut self, seq: u64, now_ms: u64, id: BranchId) {
         let token = Token { incarnation: self.incarnation, number: seq };
+        let Some(branch) = self.branches.get(&id) else { return };
+        let live = |ids: &BTreeSet<EffectId>| -> BTreeSet<EffectId> {
+            ids.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect()
+        };
+        let (observed, named) = (live(&branch.observed), live(&branch.named));
+        let base = live(&branch.base);
         let Some(branch) = self.branches.get_mut(&id) else { return };
+        branch.observed = observed;
+        branch.named = named;
+        branch.base = base;
+        branch.voids.clear();
         branch.token = token;
         branch.state = BranchState::Open;
         branch.cause = None;

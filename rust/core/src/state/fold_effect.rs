@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use super::{Delivery, Effect, State, Timer, ids, raw};
 use crate::model::{
-    Class, EffectId, EffectState, Event, Follows, Inverse, Key, Observation, Outcome, Registered,
-    Token,
+    BranchId, Class, EffectId, EffectState, Event, Follows, Inverse, Key, Observation, Outcome,
+    Registered, Token,
 };
 
 /// How many effects a registration may visit to find out which writers it covers. Beyond it some
 /// covered writers stay in the frontier, which costs edges and no safety.
 const COVER_BUDGET: usize = 4_096;
+
+/// The same for what it covers of its branch's tip through effects of other branches, and how much
+/// of the tip is looked at.
+const TIP_BUDGET: usize = 256;
 
 impl State {
     pub(super) fn fold_registered(&mut self, seq: u64, registered: &Registered) {
@@ -20,6 +24,11 @@ impl State {
         self.admit_held(branch);
         self.graph.insert(seq, &raw(&registered.rests_on));
         let named = self.named_versions(registered);
+        // What the branch saw of a call that never ran is under this effect, too, should it have run.
+        let voids = self
+            .branches
+            .get(&branch)
+            .map_or_else(Vec::new, |branch| branch.voids.iter().copied().collect());
         let lineage = self.lineage(branch);
         for level in &lineage {
             if let Some(branch) = self.branches.get_mut(level) {
@@ -38,7 +47,7 @@ impl State {
             reads: registered.call.reads.clone().into(),
             writes: registered.call.writes.clone().into(),
             named,
-            voids: Vec::new(),
+            voids,
             outcome: Outcome::Unknown,
             result: None,
             late: false,
@@ -108,11 +117,24 @@ impl State {
     /// The new effect takes the place of all that it rests on in its branch's tip.
     fn advance_tip(&mut self, id: EffectId, registered: &Registered) {
         let Some(branch) = self.branches.get_mut(&registered.branch) else { return };
+        // Items of one call are siblings: the first of them is in the tip, and no predecessor of the
+        // second.
+        let followed = |member: &EffectId| registered.program.binary_search(member).is_ok();
+        if registered.call.follows == Follows::Tip && branch.tip.iter().all(followed) {
+            branch.tip.clear();
+            branch.tip.insert(id);
+            return;
+        }
         for covered in &registered.rests_on {
             branch.tip.remove(covered);
         }
-        let rest: Vec<EffectId> = branch.tip.iter().copied().collect();
-        let covered = self.covered(&registered.rests_on, &rest, usize::MAX);
+        // A tip may be wide: a turn of a hundred thousand readers is. What it covers is near its end.
+        let mut rest: Vec<EffectId> = branch.tip.iter().rev().take(TIP_BUDGET).copied().collect();
+        rest.reverse();
+        // No effect of the branch rests on another one of its tip, so only ways through effects of
+        // other branches lead there.
+        let past = Some(registered.branch);
+        let covered = self.covered(&registered.rests_on, &rest, TIP_BUDGET, past);
         if let Some(branch) = self.branches.get_mut(&registered.branch) {
             for covered in covered {
                 branch.tip.remove(&covered);
@@ -121,20 +143,30 @@ impl State {
         }
     }
 
-    /// Those of `candidates` that something in `from` is or rests on, found within a budget.
+    /// Those of `candidates`, which are ascending, that something in `from` is or rests on, found
+    /// within a budget; ways through eager effects of the branch `past` are not looked at. (A ring
+    /// may lead through them, so they are where a late edge was ever added.)
     fn covered(
         &mut self,
         from: &[EffectId],
         candidates: &[EffectId],
         budget: usize,
+        past: Option<BranchId>,
     ) -> Vec<EffectId> {
-        let (Some(oldest), false) = (candidates.iter().min(), from.is_empty()) else {
+        let (Some(oldest), false) = (candidates.first(), from.is_empty()) else {
             return Vec::new();
         };
         let (oldest, late, mut left) = (oldest.0, self.late_edges, budget);
+        let effects = &self.effects;
         let mut near = |id: u64| {
-            left = left.saturating_sub(1);
-            left > 0 && (late || id >= oldest)
+            let id = EffectId(id);
+            let closer = late
+                || (id.0 >= oldest
+                    && (past.is_none_or(|past| {
+                        effects.get(id).is_none_or(|on| on.branch != past || on.is_deferred())
+                    }) || candidates.binary_search(&id).is_ok()));
+            left = left.saturating_sub(usize::from(closer));
+            closer && left > 0
         };
         let reached = self.graph.closure_where(&mut self.scratch, &raw(from), &mut near);
         candidates
@@ -164,7 +196,7 @@ impl State {
         }
         open.sort_unstable();
         open.dedup();
-        let covered = self.covered(&registered.rests_on, &open, COVER_BUDGET);
+        let covered = self.covered(&registered.rests_on, &open, COVER_BUDGET, None);
         for key in &registered.call.writes {
             let entry = self.keys.entry(key);
             entry.frontier.retain(|writer| covered.binary_search(writer).is_err());
@@ -375,6 +407,10 @@ impl State {
         for heir in &above {
             if let Some(heir) = self.effects.get_mut(*heir) {
                 heir.voids.push(id);
+                // It rested on what the void effect had inherited from void ones in its turn.
+                heir.voids.extend(effect.voids.iter().copied());
+                heir.voids.sort_unstable();
+                heir.voids.dedup();
                 heir.records.extend(effect.records.iter().copied());
                 heir.records.sort_unstable();
                 heir.records.dedup();
@@ -384,9 +420,9 @@ impl State {
         holders.sort_unstable();
         holders.dedup();
         for holder in &holders {
-            self.replace_held(*holder, id, &below, &effect.records);
+            self.replace_held(*holder, &effect, &below);
         }
-        self.rest_branch_on(effect.branch, observed, id, &effect.records);
+        self.rest_branch_on(effect.branch, observed, &effect);
         for level in self.lineage(effect.branch) {
             if let Some(branch) = self.branches.get_mut(&level) {
                 branch.unvoted.remove(&id);
@@ -427,13 +463,8 @@ impl State {
 
     /// In a branch that holds the void effect as handed on, observed or refused, what it rested on
     /// takes its place.
-    fn replace_held(
-        &mut self,
-        holder: crate::model::BranchId,
-        void: EffectId,
-        below: &[EffectId],
-        records: &[u64],
-    ) {
+    fn replace_held(&mut self, holder: BranchId, effect: &Effect, below: &[EffectId]) {
+        let (void, records) = (effect.id, &effect.records);
         let live: Vec<EffectId> =
             below.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         let Some(branch) = self.branches.get_mut(&holder) else { return };
@@ -443,11 +474,13 @@ impl State {
         if branch.observed.remove(&void) {
             branch.observed.extend(live.iter().copied());
             branch.voids.insert(void);
+            branch.voids.extend(effect.voids.iter().copied());
         }
         branch.named.remove(&void);
         for held in &mut branch.held {
             if held.writers.remove(&void) {
                 held.writers.extend(live.iter().copied());
+                branch.voids.insert(void);
             }
         }
         merge_records(&mut branch.records, records);
@@ -458,13 +491,7 @@ impl State {
         }
     }
 
-    fn rest_branch_on(
-        &mut self,
-        branch: crate::model::BranchId,
-        observed: &[EffectId],
-        void: EffectId,
-        records: &[u64],
-    ) {
+    fn rest_branch_on(&mut self, branch: BranchId, observed: &[EffectId], effect: &Effect) {
         let live: Vec<EffectId> =
             observed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         for effect in &live {
@@ -474,8 +501,8 @@ impl State {
         }
         if let Some(known) = self.branches.get_mut(&branch) {
             known.observed.extend(live);
-            known.voids.insert(void);
-            merge_records(&mut known.records, records);
+            known.voids.extend(effect.voids.iter().copied());
+            merge_records(&mut known.records, &effect.records);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Effect, Rollback, State, Step, StepStatus, Timer, raw};
 use crate::model::{
     BranchId, Class, Doom, EffectId, EffectState, FailureKind, Inverse, Mode, OnFailure, Outcome,
-    Problem, Recalled, Report, RollbackId, Trigger,
+    Problem, Recalled, Report, RollbackId, Stopped, Trigger,
 };
 
 /// The step of an effect that is doomed now. What may have run and has no inverse has failed from
@@ -68,6 +68,7 @@ impl State {
         self.dirty_keys(seq, &members);
         for stopped in &doom.stopped {
             let cause = causes.get(&stopped.branch).copied();
+            self.hold_instead(stopped);
             self.stop_branch(seq, stopped.branch, stopped.closed, cause);
         }
         for id in &members {
@@ -80,6 +81,23 @@ impl State {
             for id in members {
                 self.release(id);
             }
+        }
+    }
+
+    /// The branch holds what stood under the doomed effects that it held.
+    fn hold_instead(&mut self, stopped: &Stopped) {
+        let live = |state: &State, ids: &[EffectId]| -> Vec<EffectId> {
+            ids.iter().copied().filter(|id| state.live_effect(*id).is_some()).collect()
+        };
+        let (observed, base) = (live(self, &stopped.observed), live(self, &stopped.base));
+        for effect in observed.iter().chain(&base) {
+            if let Some(effect) = self.effects.get_mut(*effect) {
+                effect.held_by.push(stopped.branch);
+            }
+        }
+        if let Some(branch) = self.branches.get_mut(&stopped.branch) {
+            branch.observed.extend(observed);
+            branch.base.extend(base);
         }
     }
 
@@ -129,7 +147,7 @@ impl State {
 
     /// The keys that the members may have written are dirty from now on.
     fn dirty_keys(&mut self, seq: u64, members: &[EffectId]) {
-        let mut refresh = BTreeSet::new();
+        let mut refresh = Vec::new();
         for id in members {
             let Some(effect) = self.effects.get(*id).filter(|effect| effect.is_writer()) else {
                 continue;
@@ -143,6 +161,8 @@ impl State {
             }
             refresh.extend(writes);
         }
+        refresh.sort_unstable();
+        refresh.dedup();
         for key in refresh {
             self.refresh_frontier(&key);
         }
@@ -326,6 +346,17 @@ impl State {
             rollback.note(seq);
         }
         self.effects.insert(effect);
+        // What rested on a void effect rests on it again, now that it is known to have run (I13).
+        let readers: Vec<EffectId> = self
+            .effects
+            .iter()
+            .filter(|reader| reader.voids.binary_search(&id).is_ok())
+            .map(|reader| reader.id)
+            .collect();
+        for reader in readers {
+            self.late_edges |= id > reader;
+            self.graph.add_dependency(reader.0, id.0);
+        }
     }
 
     /// Steps that were denied are due again behind a new request (C56).
@@ -359,7 +390,10 @@ impl State {
             worst = worst.max(effect.class);
             bare |= effect.inverse.is_none();
             nameless += u64::from(effect.writes.is_empty());
-            keys.extend(&effect.writes);
+            // Past the bound only that it was passed counts.
+            if keys.len() as u64 + nameless <= self.policy.auto_keys {
+                keys.extend(&effect.writes);
+            }
         }
         let reason = bare || worst == Class::Irreversible;
         let many = keys.len() as u64 + nameless > self.policy.auto_keys;

@@ -157,6 +157,8 @@ impl Step {
             }
             Move::Failed { status, counts } => {
                 self.counted += u32::from(held && counts);
+                // Nothing ran where nobody could run it.
+                self.attempts = self.attempts.saturating_sub(u32::from(held && !counts));
                 self.status = status;
             }
             Move::Released { expired } => {

@@ -34,7 +34,7 @@ pub use undo::{Guard, Undo};
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
     AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits,
-    Policy, RollbackId, StepHold, Target,
+    MemberSet, Policy, RollbackId, StepHold, Target,
 };
 
 /// A commit that waits.
@@ -132,8 +132,8 @@ pub struct State {
     pub at_work: BTreeSet<EffectId>,
     /// What falls due, by moment.
     pub timers: BTreeSet<(u64, Timer)>,
-    /// Effects that a fence settled and that memory has still to let go. See [`State::tidy`].
-    pub settling: VecDeque<EffectId>,
+    /// Fences, by record, whose members memory has still to let go. See [`State::tidy`].
+    pub settling: VecDeque<(u64, MemberSet)>,
     /// Effects doomed since the liveness bitmap was last folded.
     pub recent_dooms: BTreeSet<EffectId>,
     /// Settles since then.

@@ -27,7 +27,8 @@ impl State {
             parent,
             token: branch.token,
             state: branch.state,
-            tip: branch.tip.iter().copied().collect(),
+            // What a fence has settled leaves the tip only when the next command tidies up.
+            tip: branch.tip.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect(),
             reads: branch.reads,
         })
     }
@@ -75,7 +76,7 @@ impl State {
     /// Finishes a start: what is derived from the whole is derived now, and every intent looks anew.
     pub fn settle_in(&mut self) {
         self.tidy();
-        self.late_edges = true;
+        self.late_edges = self.graph.has_late_edges();
         let branches: Vec<BranchId> = self.branches.keys().copied().collect();
         for id in branches {
             self.refresh_tip(id);

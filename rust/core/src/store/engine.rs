@@ -8,12 +8,13 @@
 //!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::holds::Holds;
 use super::options::Clock;
@@ -23,6 +24,9 @@ use crate::log::{Batch, Index, Past, Payloads, Tail, catch_up, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
 use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError};
+
+/// How long a leader waits at most for callers that were there a moment ago.
+const GATHER: Duration = Duration::from_micros(300);
 
 /// Bytes of records after which a batch is closed and the next one begins.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -61,6 +65,8 @@ pub(super) struct Core {
 struct Queue {
     requests: VecDeque<Arc<Request>>,
     leader: bool,
+    /// How many callers there were around the last batch: in it, or queued when it ended.
+    callers: usize,
 }
 
 /// The write path of one open store.
@@ -150,10 +156,13 @@ impl Engine {
             core.reload(self.storage.as_ref(), &error);
             return Err(Error::Storage(error));
         }
+        // What the last fence settled is let go before the next command, or before anyone looks.
+        core.state.tidy();
         Ok((core, view))
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
+        unpoisoned(&self.core).usable()?;
         Ok(self.storage.read()?)
     }
 
@@ -194,6 +203,7 @@ impl Engine {
     /// Decides what is queued, one's own command among it, and hands the lead on.
     fn lead(&self) {
         let mut core = unpoisoned(&self.core);
+        self.gather();
         let requests: Vec<Arc<Request>> = {
             let mut queue = unpoisoned(&self.queue);
             queue.requests.drain(..).collect()
@@ -204,6 +214,7 @@ impl Engine {
             let mut queue = unpoisoned(&self.queue);
             let next = queue.requests.front().cloned();
             queue.leader = next.is_some();
+            queue.callers = requests.len() + queue.requests.len();
             next
         };
         if let Some(next) = next {
@@ -218,6 +229,24 @@ impl Engine {
         if changed {
             *unpoisoned(&self.changes) += 1;
             self.changed.notify_all();
+        }
+    }
+
+    /// Waits a moment for callers that have just been answered and will ask again, so that they
+    /// share the flush. A lone caller never waits.
+    fn gather(&self) {
+        let began = Instant::now();
+        loop {
+            {
+                let queue = unpoisoned(&self.queue);
+                if queue.callers <= 1 || queue.requests.len() >= queue.callers {
+                    return;
+                }
+            }
+            if began.elapsed() >= GATHER {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -332,6 +361,7 @@ impl Engine {
         id: [u8; 16],
         now_ms: u64,
     ) -> Result<Result<Reply, Error>, StorageError> {
+        core.index.prepare_fold(&mut core.state, core.tail.head);
         let Verdict { events, reply } = {
             let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.index);
             decide(&mut core.state, &past, command, now_ms)
@@ -415,8 +445,11 @@ impl Core {
     }
 
     /// The command, with what its branches have observed since their last registration.
-    fn with_pending(&self, command: &Command) -> Command {
-        let Command::Register { calls, .. } = command else { return command.clone() };
+    fn with_pending<'c>(&self, command: &'c Command) -> Cow<'c, Command> {
+        let Command::Register { calls, .. } = command else { return Cow::Borrowed(command) };
+        if self.pending.is_empty() {
+            return Cow::Borrowed(command);
+        }
         let mut branches: Vec<BranchId> = calls.iter().map(|placed| placed.branch).collect();
         branches.sort_unstable();
         branches.dedup();
@@ -427,7 +460,7 @@ impl Core {
                 Some(Observed { branch, observations })
             })
             .collect();
-        Command::Register { calls: calls.clone(), observed }
+        Cow::Owned(Command::Register { calls: calls.clone(), observed })
     }
 
     /// Observations of other branches go first: what this command decides must know of them.

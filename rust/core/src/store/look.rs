@@ -6,13 +6,15 @@ use std::time::Duration;
 use super::EffectStore;
 use super::story::Story;
 use crate::codec::Record;
-use crate::decide::{History as _, blockers_of, decision, plan_of, report_of, rollback_state};
+use crate::decide::{
+    Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state,
+};
 use crate::error::Error;
 use crate::log::{Past, corrupted};
 use crate::model::{
     AlertId, AlertInfo, ApprovalId, ApprovalInfo, ApprovalState, BranchId, BranchInfo, BranchState,
     Decision, EffectId, EffectInfo, EffectState, Event, FenceId, FenceInfo, FenceStatus, Outcome,
-    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target, Token,
+    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target,
 };
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -58,8 +60,8 @@ pub struct LogEntry {
     pub hash: [u8; 32],
 }
 
-fn not_found(reference: impl std::fmt::Display) -> Error {
-    Refusal::NotFound { reference: reference.to_string() }.into()
+fn not_found(what: &str, id: impl Into<u64>) -> Error {
+    Refusal::no_such(what, id.into()).into()
 }
 
 impl EffectStore {
@@ -75,7 +77,7 @@ impl EffectStore {
         let past = Past::new(view.as_ref(), &core.index);
         let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
         drop(core);
-        self.closed_branch(id.ok_or_else(|| not_found(format!("branch {name:?}")))?)
+        self.closed_branch(id.ok_or_else(|| Error::from(Refusal::no_such_branch(name)))?)
     }
 
     /// The branch of this id.
@@ -89,9 +91,16 @@ impl EffectStore {
         self.closed_branch(id)
     }
 
+    fn ended(&self, id: BranchId) -> Result<Option<Ended>, Error> {
+        let core = self.engine().lock()?;
+        let view = self.engine().view()?;
+        let past = Past::new(view.as_ref(), &core.index);
+        Ok(past.ended(id).map_err(|error| corrupted(error.0))?)
+    }
+
     /// A branch that memory has let go: merged, or aborted by name.
     fn closed_branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        let incarnation = self.incarnation()?;
+        let ended = self.ended(id)?.ok_or_else(|| not_found("branch", id.0))?;
         match self.event(id.0)? {
             Some(Event::BranchCreated { name, agent, parent, reads, .. }) => {
                 let parent = match parent {
@@ -103,13 +112,13 @@ impl EffectStore {
                     name,
                     agent,
                     parent,
-                    token: Token { incarnation, number: id.0 },
+                    token: ended.token,
                     state: BranchState::Closed,
                     tip: Vec::new(),
                     reads,
                 })
             }
-            _ => Err(not_found(format!("branch {id}"))),
+            _ => Err(not_found("branch", id.0)),
         }
     }
 
@@ -143,26 +152,19 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn decide(&self, target: Target) -> Result<Decision, Error> {
-        self.tick_if_due()?;
         let (core, view) = self.engine().look()?;
         match target {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
-                let past = Past::new(view.as_ref(), &core.index);
-                let merged = past.merged(id).map_err(|error| corrupted(error.0))?;
-                let mut decided = decision(&core.state, target);
-                if !merged {
-                    decided.kind = crate::model::DecisionKind::Abort;
-                }
                 drop(core);
-                self.closed_branch(id)?;
-                Ok(decided)
+                let ended = self.ended(id)?.ok_or_else(|| not_found("branch", id.0))?;
+                Ok(of_ended(id, &ended))
             }
             Target::Effect(id) if !core.state.effects.contains(id) => {
                 let past = Past::new(view.as_ref(), &core.index);
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
                 let mut decided = decision(&core.state, target);
                 match fate {
-                    None => return Err(not_found(format!("effect {id}"))),
+                    None => return Err(not_found("effect", id.0)),
                     Some(crate::decide::Fate::Committed) => {}
                     Some(fate) => {
                         decided.kind = crate::model::DecisionKind::Abort;
@@ -181,9 +183,16 @@ impl EffectStore {
     /// [`Refusal::NotFound`].
     pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
         let (core, view) = self.engine().look()?;
-        let mut story =
-            Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
+        let mut story = Story::of(view.as_ref(), id)?.ok_or_else(|| not_found("effect", id.0))?;
         let fate = match core.state.effects.get(id) {
+            Some(effect) if effect.late => {
+                // It may have been recalled, and its votes are told by the log alone.
+                story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
+                let sealed = story.sealed;
+                story.overlay(&core.state, effect);
+                story.sealed = sealed;
+                None
+            }
             Some(effect) => {
                 story.overlay(&core.state, effect);
                 None
@@ -307,7 +316,7 @@ impl EffectStore {
                 })?;
                 Ok(ended)
             }
-            _ => Err(not_found(format!("fence {id}"))),
+            _ => Err(not_found("fence", id.0)),
         }
     }
 
@@ -369,10 +378,10 @@ impl EffectStore {
             }
         }
         let Some(Event::Doomed(doom)) = self.event(id.0)? else {
-            return Err(not_found(format!("rollback {id}")));
+            return Err(not_found("rollback", id.0));
         };
         if !doom.rollback {
-            return Err(not_found(format!("rollback {id}")));
+            return Err(not_found("rollback", id.0));
         }
         let mut report = crate::model::Report::default();
         let mut approvals = Vec::new();
@@ -424,7 +433,7 @@ impl EffectStore {
     pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
         let mut core = self.engine().lock()?;
         let Some(rollback) = core.state.rollbacks.get(&id).cloned() else {
-            return Err(not_found(format!("unfinished rollback {id}")));
+            return Err(not_found("unfinished rollback", id.0));
         };
         Ok(plan_of(&mut core.state, &rollback))
     }
@@ -440,7 +449,7 @@ impl EffectStore {
         let Some(Event::ApprovalRequested { subject, digest, reason_required, by, reason }) =
             self.event(id.0)?
         else {
-            return Err(not_found(format!("approval {id}")));
+            return Err(not_found("approval", id.0));
         };
         let mut info = ApprovalInfo {
             id,
@@ -487,7 +496,7 @@ impl EffectStore {
 
     pub(super) fn alert(&self, id: AlertId) -> Result<AlertInfo, Error> {
         let Some(Event::Alerted { severity, text, reference }) = self.event(id.0)? else {
-            return Err(not_found(format!("alert {id}")));
+            return Err(not_found("alert", id.0));
         };
         let mut info = AlertInfo { id, severity, text, reference, acknowledged_by: None };
         if self.engine().lock()?.state.alerts.contains_key(&id.0) {
@@ -523,7 +532,8 @@ impl EffectStore {
     /// # Errors
     /// Where the store is unusable.
     pub fn deliveries(&self, agent: Option<&str>) -> Result<Vec<EffectId>, Error> {
-        let core = self.engine().lock()?;
+        let mut core = self.engine().lock()?;
+        core.state.tidy();
         let of_agent = |id: &EffectId| {
             let Some(effect) = core.state.effects.get(*id) else { return false };
             let branch = core.state.branches.get(&effect.branch);
@@ -566,7 +576,7 @@ impl EffectStore {
     /// [`Refusal::NotFound`].
     pub fn explain(&self, reference: u64) -> Result<Vec<LogEntry>, Error> {
         if self.event(reference)?.is_none() {
-            return Err(not_found(format!("record {reference}")));
+            return Err(not_found("record", reference));
         }
         let view = self.engine().view()?;
         let mut entries = Vec::new();

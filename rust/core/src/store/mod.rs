@@ -163,9 +163,6 @@ impl EffectStore {
     /// # Errors
     /// Where what was observed could not be made durable.
     pub fn close(&self) -> Result<(), Error> {
-        if self.inner.read_only {
-            return Ok(());
-        }
         self.engine().close()
     }
 

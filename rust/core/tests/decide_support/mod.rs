@@ -4,7 +4,7 @@
 
 #![allow(dead_code)] // Each test file uses its own part.
 
-use effectstore::decide::{Fate, History, HistoryError, Stop, decide, report_of};
+use effectstore::decide::{Ended, Fate, History, HistoryError, Stop, decide, report_of};
 use effectstore::model::*;
 use effectstore::state::{Rollback, State};
 
@@ -19,6 +19,28 @@ impl History for Book {
             |(_, event)| matches!(event, Event::BranchCreated { name: known, .. } if known == name),
         );
         Ok(made.map(|place| BranchId(place as u64 + 1)))
+    }
+
+    fn ended(&self, branch: BranchId) -> Result<Option<Ended>, HistoryError> {
+        let mut found = None;
+        for (seq, (_, event)) in (1_u64..).zip(&self.log) {
+            let token = Token { incarnation: 1, number: seq };
+            match event {
+                Event::BranchCreated { .. } if seq == branch.0 => {
+                    found = Some(Ended { token, merged: false, cause: None });
+                }
+                Event::BranchTaken { branch: id, .. } | Event::BranchResumed { branch: id }
+                    if *id == branch =>
+                {
+                    found = found.map(|ended| Ended { token, ..ended });
+                }
+                Event::BranchMerged { branch: id } if *id == branch => {
+                    found = found.map(|ended| Ended { merged: true, ..ended });
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
     }
 
     fn known_key(&self, _key: &[u8]) -> Result<Option<EffectId>, HistoryError> {

@@ -1,0 +1,155 @@
+//! I10: deciding recorded commands again, at their positions and moments, gives the recorded events.
+//!
+//! A random sequence is played on a store; then its log is read, the commands are decided again on a
+//! state that is folded up to each of them, and the log that this makes must have the same hashes.
+#![allow(missing_docs, dead_code, clippy::unwrap_used, clippy::expect_used, clippy::pedantic)]
+
+mod model;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use effectstore::codec::Record;
+use effectstore::decide::decide;
+use effectstore::log::{Batch, Index, Past, Payloads, Tail};
+use effectstore::model as real;
+use effectstore::model::{BranchId, Command, Event, Observed, Placed};
+use effectstore::state::State;
+use effectstore::storage::{LmdbStorage, MemoryStorage, ReadView, Storage, StorageOptions};
+use effectstore::{EffectStore, Options};
+use model::dice::{Setting, script};
+use model::peer::Peer;
+use model::play::Play;
+
+/// The records of one command.
+struct Group {
+    first: u64,
+    records: Vec<Record>,
+}
+
+fn groups(view: &dyn ReadView) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut left = 0;
+    view.scan(1, &mut |seq, bytes| {
+        let record = Record::decode(bytes).expect("a record");
+        if left == 0 {
+            left = record.header.more.unwrap_or(0);
+            groups.push(Group { first: seq, records: vec![record] });
+        } else {
+            left -= 1;
+            groups.last_mut().unwrap().records.push(record);
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(left, 0, "the last command is whole");
+    groups
+}
+
+/// A registration is not written down, since its events say it all.
+fn command_of(group: &Group) -> Command {
+    if let Some(command) = &group.records[0].header.command {
+        return command.clone();
+    }
+    let mut calls = Vec::new();
+    let mut observed: BTreeMap<BranchId, Vec<real::Observation>> = BTreeMap::new();
+    for record in &group.records {
+        let Event::Registered(registered) = &record.header.event else {
+            panic!("record {} has neither a command nor a registration", group.first);
+        };
+        calls.push(Placed {
+            branch: registered.branch,
+            token: registered.token,
+            call: registered.call.clone(),
+        });
+        if !registered.observed.is_empty() {
+            observed.insert(registered.branch, registered.observed.clone());
+        }
+    }
+    let observed =
+        observed.into_iter().map(|(branch, observations)| Observed { branch, observations });
+    Command::Register { calls, observed: observed.collect() }
+}
+
+/// Decides every command again on what came before it.
+fn decide_again(view: &dyn ReadView) -> usize {
+    let storage = MemoryStorage::new([0; 16], &StorageOptions::default());
+    let (mut state, mut index, mut tail) = (State::default(), Index::default(), Tail::default());
+    let groups = groups(view);
+    for group in &groups {
+        let header = &group.records[0].header;
+        let command = command_of(group);
+        let mut batch = Batch::new(storage.write().unwrap());
+        let verdict = {
+            let past = Past::new(batch.write.as_ref() as &dyn ReadView, &index);
+            decide(&mut state, &past, &command, header.time_ms)
+        };
+        let recorded: Vec<&Event> = group.records.iter().map(|r| &r.header.event).collect();
+        let decided: Vec<&Event> = verdict.events.iter().collect();
+        assert_eq!(decided, recorded, "I10: record {}, {command:?}", group.first);
+        let id = header.command_id.expect("the first record of a command has its id");
+        let none = Payloads::default();
+        batch
+            .append(
+                &mut tail,
+                &mut index,
+                &mut state,
+                &command,
+                id,
+                header.time_ms,
+                &verdict.events,
+                &none,
+            )
+            .unwrap();
+        batch.write.commit().unwrap();
+        let last = group.records.last().unwrap();
+        assert_eq!(tail.hash, last.hash, "I10: the chain after record {}", tail.head);
+    }
+    groups.len()
+}
+
+/// Plays a sequence on a store on disk and gives back what it left there.
+fn played(setting: &Setting, seed: u64) -> (tempfile::TempDir, Arc<LmdbStorage>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let clock = Arc::new(AtomicU64::new(1_800_000_000_000));
+    let mut options = Options::default();
+    let moment = Arc::clone(&clock);
+    options.clock = Some(Arc::new(move || moment.load(Ordering::SeqCst)));
+    options.policy = Some(setting.real_policy());
+    options.limits = Some(setting.real_limits());
+    let store = EffectStore::open(&path, options.clone()).unwrap();
+    let mut play = Play::new(setting, clock, Peer::new(store, options, Some(path.clone())));
+    play.compare = false;
+    // Whether answers are right is another test's matter: what is in the log must follow from it.
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        for command in script(seed, 150) {
+            play.play(&command);
+        }
+        play.finish();
+    }));
+    std::panic::set_hook(told);
+    play.peer.store.close().unwrap();
+    drop(play);
+    let storage = LmdbStorage::open(&path, &StorageOptions::default()).unwrap();
+    (dir, storage)
+}
+
+#[test]
+fn i10_commands_decided_again_at_their_positions_give_the_recorded_events() {
+    let settings = [Setting::plain(), Setting::rules(), Setting::nested(), Setting::strict()];
+    let sequences = std::env::var("EFFECTSTORE_SEQUENCES").ok().and_then(|n| n.parse().ok());
+    let mut commands = 0;
+    for (place, setting) in (0_u64..).zip(&settings) {
+        for seed in 0..sequences.unwrap_or(6) {
+            let (_dir, storage) = played(setting, seed * 4 + place);
+            commands += decide_again(storage.read().unwrap().as_ref());
+        }
+    }
+    assert!(commands > 100, "only {commands} commands were decided again");
+}
