@@ -315,7 +315,8 @@ impl EffectStore {
     ) -> Result<Reconciliation, Error> {
         let (reason, by) = (reason.to_owned(), by.map(str::to_owned));
         let command = Command::Abort { target, token, reason, by };
-        expect!(self.submit(command), Reply::Reconciliation(done) => done)
+        let done = expect!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        self.with_kept(&[target], done)
     }
 
     /// Settles winners and losers in one decision.
@@ -336,9 +337,11 @@ impl EffectStore {
         escalate: Escalate,
     ) -> Result<Reconciliation, Error> {
         let (by, reason) = (by.map(str::to_owned), reason.map(str::to_owned));
+        let named = abort.clone();
         let command =
             Command::Reconcile { commit, abort, closure, by, reason, on_conflict, escalate };
-        expect!(self.submit(command), Reply::Reconciliation(done) => done)
+        let done = expect!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        self.with_kept(&named, done)
     }
 
     /// Takes a step that is due; its attempt is durable before this returns (I14).
