@@ -169,7 +169,10 @@ def ids(*effects: Effect) -> set[int]:
 
 def blocked_by(report: CompensationReport) -> dict[int, set[int]]:
     """Which effects are blocked, and by which."""
-    return {effect: set(by) if isinstance(by, (tuple, list)) else {by} for effect, by in ((item.effect, item.by) for item in report.blocked)}
+    return {
+        effect: set(by) if isinstance(by, (tuple, list)) else {by}
+        for effect, by in ((item.effect, item.by) for item in report.blocked)
+    }
 
 
 def members(report: CompensationReport) -> list[int]:

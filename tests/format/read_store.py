@@ -21,7 +21,8 @@ INLINE = CHUNK = 65_536
 ROW_RECORDS = 16_384
 FOLD_SETTLES = 4_096
 TABLES = ["branches", "idempotency_keys", "blobs", "liveness", "artifacts", "meta"]
-BRANCH_CREATED, BRANCH_MERGED, REGISTERED, NOT_RUN, FENCED, DOOMED, RECALLED = 4, 7, 9, 14, 20, 22, 33
+BRANCH_CREATED, BRANCH_TAKEN, BRANCH_RESUMED, BRANCH_MERGED = 4, 5, 6, 7
+REGISTERED, NOT_RUN, FENCED, DOOMED, RECALLED, RESTORED = 9, 14, 20, 22, 33, 44
 
 
 class FaultError(Exception):
@@ -106,6 +107,8 @@ class Told:
 
     names: dict[str, int] = field(default_factory=dict)
     merged: set[int] = field(default_factory=set)
+    tokens: dict[int, tuple[int, int]] = field(default_factory=dict)
+    incarnation: int = 1
     keys: dict[bytes, int] = field(default_factory=dict)
     key_of: dict[int, bytes] = field(default_factory=dict)
     chunks: dict[bytes, bytes] = field(default_factory=dict)
@@ -120,6 +123,11 @@ class Told:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if kind == BRANCH_CREATED:
             self.names[fields[0]] = seq
+            self.tokens[seq] = (self.incarnation, seq)
+        elif kind in {BRANCH_TAKEN, BRANCH_RESUMED}:
+            self.tokens[fields[0]] = (self.incarnation, seq)
+        elif kind == RESTORED:
+            self.incarnation = fields[0]
         elif kind == BRANCH_MERGED:
             self.merged.add(fields[0])
         elif kind == REGISTERED:
@@ -232,9 +240,14 @@ class Store:
         told = self.told
         branches = {b"\0" + digest(name.encode()): seq.to_bytes(8, "big") for name, seq in told.names.items()}
         for seq in told.names.values():
-            branches[b"\1" + seq.to_bytes(8, "big")] = b"merged" if seq in told.merged else b""
+            row = b"".join(part.to_bytes(8, "big") for part in told.tokens[seq]) + bytes([seq in told.merged])
+            branches[b"\1" + seq.to_bytes(8, "big")] = row
         keys = {digest(key): seq.to_bytes(8, "big") for key, seq in told.keys.items()}
-        for table, rows in (("branches", branches), ("idempotency_keys", keys), ("blobs", told.chunks)):
+        stored = self.rows("branches")
+        need({key: row[:17] if key[0] == 1 else row for key, row in stored.items()} == branches, "table branches")
+        causes = {number(row[17:], "table branches") for key, row in stored.items() if key[0] == 1}
+        need(causes <= {0, *told.doomed}, "table branches: causes")
+        for table, rows in (("idempotency_keys", keys), ("blobs", told.chunks)):
             need(self.rows(table) == rows, f"table {table}")
         need(not self.rows("artifacts"), "table artifacts")
 
