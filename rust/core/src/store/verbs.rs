@@ -169,10 +169,19 @@ impl EffectStore {
         expect!(self.submit(command), Reply::Observations(seen) => seen)
     }
 
-    /// Waits until the keys can be read, without reading them: a refused read counts as read.
-    fn wait_to_read(&self, branch: BranchId, keys: &[Read], wait_ms: u64) -> Result<(), Error> {
+    /// Waits until the keys can be read, without reading them: a refused read counts as read. Answers
+    /// whether they can be.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn wait_to_read(
+        &self,
+        branch: BranchId,
+        keys: &[Read],
+        wait_ms: u64,
+    ) -> Result<bool, Error> {
         if wait_ms == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let attempt = || {
             let core = self.engine().lock()?;
@@ -180,7 +189,7 @@ impl EffectStore {
             Ok(keys.iter().all(|read| core.state.readable(branch, read, rule)))
         };
         let enough = |answer: &Result<bool, Error>| !matches!(answer, Ok(false));
-        self.wait_until(wait_ms, attempt, enough).map(|_| ())
+        self.wait_until(wait_ms, attempt, enough)
     }
 
     /// Observes keys for a running call.
