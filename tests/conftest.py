@@ -74,13 +74,16 @@ def child(tmp_path: Path) -> Iterator[Child]:
     """Start Python code in a process of its own; `argv[1]` is the store, `argv[2]` the world, more may follow."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(code: str, *arguments: object, store: str = "store", env: dict[str, str] | None = None) -> Any:
+    def start(
+        code: str, *arguments: object, store: str = "store", env: dict[str, str] | None = None, stdin: bool = False
+    ) -> Any:
         script = tmp_path / f"child-{len(started)}.py"
         script.write_text(textwrap.dedent(code), encoding="utf-8")
         command = [sys.executable, str(script), str(tmp_path / store), str(tmp_path / "world.sqlite")]
         path = os.pathsep.join(part for part in (str(TESTS), os.environ.get("PYTHONPATH", "")) if part)
         process = subprocess.Popen(
             [*command, *map(str, arguments)],
+            stdin=subprocess.PIPE if stdin else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

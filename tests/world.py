@@ -24,6 +24,7 @@ from effectstore import (
     DoomedBranchError,
     Effect,
     Inverse,
+    Report,
     Retry,
     Step,
 )
@@ -167,15 +168,12 @@ def ids(*effects: Effect) -> set[int]:
     return {effect.id for effect in effects}
 
 
-def blocked_by(report: CompensationReport) -> dict[int, set[int]]:
+def blocked_by(report: CompensationReport | Report) -> dict[int, set[int]]:
     """Which effects are blocked, and by which."""
-    return {
-        effect: set(by) if isinstance(by, (tuple, list)) else {by}
-        for effect, by in ((item.effect, item.by) for item in report.blocked)
-    }
+    return {item.effect: set(item.by) for item in report.blocked}
 
 
-def members(report: CompensationReport) -> list[int]:
+def members(report: CompensationReport | Report) -> list[int]:
     """Every place in which the report names an effect, so that a member in two places shows twice."""
     listed = [*report.completed, *report.unsettled, *report.pending, *report.discarded]
     return sorted([*listed, *(failure.effect for failure in report.failed), *(item.effect for item in report.blocked)])

@@ -129,6 +129,62 @@ def test_c04_an_abort_ends_a_waiting_intent_for_good(store: Store, world: World,
     assert sorted(world.undone()) == ["X", "Y"]
 
 
+ABORTER = """
+    import sys
+    import effectstore
+
+    store = effectstore.open(sys.argv[1])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, incarnation, number = line.split()
+        answer = store.join(name, (int(incarnation), int(number))).abort(reason="contradicted")
+        kept, doomed = ",".join(map(str, answer.kept)), ",".join(map(str, [*answer.doomed, *answer.cascaded]))
+        print(f"{kept or '-'} {doomed or '-'}", flush=True)
+"""
+
+
+def numbers(text: str) -> set[int]:
+    return set() if text == "-" else {int(number) for number in text.split(",")}
+
+
+def test_c04_commit_racing_abort_of_another_process_1000_times(
+    open_store: OpenStore, world: World, child: Child
+) -> None:
+    """The aborter is a process of its own, so no lock within one process can decide the race."""
+    store = open_store()
+    aborter = child(ABORTER, stdin=True)
+    assert aborter.stdout is not None
+    assert aborter.stdin is not None
+    assert aborter.stdout.readline() == "ready\n", aborter.communicate()[1]
+    wins = {"commit": 0, "abort": 0}
+    chance = random.Random(4)
+    for round_ in range(1000):
+        a, b = store.branch(f"A{round_}"), store.branch(f"B{round_}")
+        undo = world.inverse_of(f"X{round_}", label=str(round_))
+        e1 = a.register("put", writes=f"X{round_}", inverse=undo).done(None)
+        e2 = b.register("use", reads=f"X{round_}", inverse=undo).done(None)
+        token = a.seal().token
+        assert token is not None
+        print(f"A{round_}", *token, file=aborter.stdin, flush=True)
+        time.sleep(chance.uniform(0.0, 0.001))
+        try:
+            committed = set(store.commit(b).committed)
+        except ALREADY_DECIDED:
+            committed = set()
+        kept, doomed = map(numbers, aborter.stdout.readline().split())
+        if committed:
+            wins["commit"] += 1
+            assert (committed, kept, doomed) == (ids(e1, e2), ids(e1), set()), f"round {round_}"
+            assert states(store, e1, e2) == ["committed", "committed"]
+        else:
+            wins["abort"] += 1
+            assert (kept, doomed) == (set(), ids(e1, e2)), f"round {round_}"
+            assert states(store, e1, e2) == ["doomed", "doomed"]
+    assert min(wins.values()) > 0, f"no race at all: {wins}"
+    aborter.communicate(timeout=30)
+    store.verify()
+
+
 RACER = """
     import sys
     from threading import Barrier, Thread

@@ -62,6 +62,8 @@ def test_c14_a_stale_token_stays_stale_over_a_reopen(open_store: OpenStore, worl
     old = store.branch("w-0")
     e1 = world.put(old, "X", 1, report=False)
     t1, t2 = old.token, store.takeover("w-0").token
+    assert t1 is not None
+    assert t2 is not None
     store.close()
     store = open_store()
     with pytest.raises(StaleTokenError):

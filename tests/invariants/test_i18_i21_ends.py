@@ -80,7 +80,7 @@ def test_i18_what_never_ran_is_discarded_and_makes_no_step(store: Store, world: 
 def test_i19_history_is_never_overwritten(open_store: OpenStore, world: World) -> None:
     """After every verb the log begins with what it was before, record by record."""
     store = open_store()
-    known: list[tuple[int, bytes]] = []
+    known: list[tuple[int, str]] = []
 
     def grown() -> None:
         now = [(record.seq, record.hash) for record in store.log()]
@@ -133,7 +133,8 @@ def test_i20_beyond_a_limit_it_is_refused_and_the_answer_says_what_to_wait_for(
         go_on()
     # A closure may or may not count the effect that asks; no reading of the limit lets a fifth one in.
     assert len(made) in ((3, 4) if chained else (3,))
-    assert (refusal.value.limit, refusal.value.allowed, refusal.value.value) == (limit, 3, 4)
+    assert (refusal.value.limit, refusal.value.allowed) == (limit, 3)
+    assert refusal.value.value > 3
     assert refusal.value.wait_for
     assert set(refusal.value.wait_for) <= ids(*made)
     assert [effect.id for effect in store.effects()] == [effect.id for effect in made]
