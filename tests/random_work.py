@@ -50,6 +50,8 @@ class RandomWork:
             else:
                 self.open_branch()
         except RefusedError:
+            # The agent gives up: what is left of its branch would never get a vote, and block others.
+            self.store.reconcile(abort=branch.name, reason="given up")
             self.store.compensate(self.world.handlers())
             self.open_branch()
             self.branches.pop(place)

@@ -169,13 +169,13 @@ def ids(*effects: Effect) -> set[int]:
 
 def blocked_by(report: CompensationReport) -> dict[int, set[int]]:
     """Which effects are blocked, and by which."""
-    return {effect: set(by) if isinstance(by, (tuple, list)) else {by} for effect, by in report.blocked}
+    return {effect: set(by) if isinstance(by, (tuple, list)) else {by} for effect, by in ((item.effect, item.by) for item in report.blocked)}
 
 
 def members(report: CompensationReport) -> list[int]:
     """Every place in which the report names an effect, so that a member in two places shows twice."""
     listed = [*report.completed, *report.unsettled, *report.pending, *report.discarded]
-    return sorted([*listed, *(failure.effect for failure in report.failed), *(effect for effect, _ in report.blocked)])
+    return sorted([*listed, *(failure.effect for failure in report.failed), *(item.effect for item in report.blocked)])
 
 
 def states(store: effectstore.Store, *effects: Effect) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 import time
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import effectstore
 from effectstore import Inverse, Store
 from support import Child, OpenStore, rest_of
 from world import World, states
@@ -107,53 +105,6 @@ def test_an_interrupt_does_not_count_against_another_step(store: Store, world: W
     step = store.claim("a")
     assert step is not None
     assert (step.effect.id, step.attempt) == (effect.id, 2), "the interrupted attempt is in the record"
-
-
-def test_a_cancelled_async_register_is_recorded_not_run_or_was_never_there(tmp_path: Any) -> None:
-    async def main() -> None:
-        async with effectstore.aio.open(tmp_path / "store") as store:
-            branch = await store.branch("A")
-            for number in range(50):
-                task = asyncio.create_task(branch.register("put", {"n": number}, inverse=Inverse("undo", {})))
-                await asyncio.sleep(0)
-                task.cancel()
-                try:
-                    await task
-                except asyncio.CancelledError:
-                    continue
-            handed_out = [effect async for effect in branch.effects()]
-            assert all(effect.state in ("void", "live") for effect in handed_out)
-            assert [effect.args["n"] for effect in handed_out if effect.outcome == "not_run"] == [
-                effect.args["n"] for effect in handed_out if effect.state == "void"
-            ]
-
-    asyncio.run(main())
-    with effectstore.open(tmp_path / "store") as store:
-        store.verify()
-
-
-def test_a_cancelled_async_handler_releases_its_step(tmp_path: Any, world: World) -> None:
-    async def main() -> None:
-        async with effectstore.aio.open(tmp_path / "store") as store:
-            branch = await store.branch("A")
-            effect = await branch.register("put", {}, inverse=Inverse("undo", {}))
-            await effect.done(None)
-            await branch.abort(reason="contradicted")
-            started = asyncio.Event()
-
-            async def undo(args: Any, step: Any) -> None:
-                started.set()
-                await asyncio.sleep(60)
-
-            task = asyncio.create_task(store.compensate({"undo": undo}))
-            await started.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            report = await store.compensate({"undo": lambda args, step: None})
-            assert report.clean
-
-    asyncio.run(main())
 
 
 def test_a_thread_that_waits_does_not_stop_another(store: Store, world: World) -> None:

@@ -66,7 +66,7 @@ def test_c22_a_key_is_stored_exactly_or_refused_before_the_tool_runs(store: Stor
         return
     (effect,) = store.effects()
     assert (len(effect.writes), len(effect.reads)) == (1, 1)
-    assert as_bytes(effect.writes[0]) == as_bytes(effect.reads[0]) == as_bytes(key)
+    assert as_bytes(*effect.writes) == as_bytes(*effect.reads) == as_bytes(key)
 
 
 def test_c22_no_two_keys_meet_in_an_abort(store: Store) -> None:

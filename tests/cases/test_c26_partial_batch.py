@@ -103,12 +103,13 @@ def test_c26_items_are_siblings_and_after_names_earlier_items(store: Store) -> N
     assert (e1.after, e2.after, e3.after) == ((before.id,), (before.id,), (e1.id,))
 
 
-def undone_batch(store: Store) -> tuple[list[int], list[Step]]:
+def undone_batch(store: Store) -> tuple[int, list[int], list[Step]]:
     """Ten siblings, aborted, all their steps claimed by one worker that undoes them in one call of the vendor."""
     branch = store.branch("A", agent="a")
     effects = [effect.done(None) for effect in store.register_many(batch(branch, 10))]
-    branch.abort(reason="contradicted")
-    return [effect.id for effect in effects], claim_all(store)
+    rollback = branch.abort(reason="contradicted").rollback
+    assert rollback is not None
+    return rollback.id, [effect.id for effect in effects], claim_all(store)
 
 
 def claim_all(store: Store) -> list[Step]:
@@ -121,7 +122,7 @@ def claim_all(store: Store) -> list[Step]:
 @pytest.mark.parametrize("bad", [0, 4, 9])
 def test_c26_a_batch_inverse_with_one_error_retries_that_one_alone(open_store: OpenStore, bad: int) -> None:
     store = open_store(policy=Policy(auto_keys=100))
-    effects, steps = undone_batch(store)
+    rollback, effects, steps = undone_batch(store)
     assert sorted(step.id for step in steps) == effects
     for place, step in enumerate(steps):
         if place == bad:
@@ -129,7 +130,7 @@ def test_c26_a_batch_inverse_with_one_error_retries_that_one_alone(open_store: O
         else:
             step.complete()
     assert claim_all_again(store, [steps[bad]], attempt=2)
-    report = store.compensate({})
+    report = store.compensate({}, rollback=rollback)
     assert (set(report.completed), report.failed, report.clean) == (set(effects), (), True)
 
 
@@ -147,7 +148,7 @@ def claim_all_again(store: Store, expected: list[Step], attempt: int) -> bool:
 @pytest.mark.parametrize("ending", ["released", "failed", "lease ran out"])
 def test_c26_a_batch_inverse_that_raises_keeps_what_it_reported(open_store: OpenStore, clock: Any, ending: str) -> None:
     store = open_store(policy=Policy(auto_keys=100), clock=clock)
-    effects, steps = undone_batch(store)
+    rollback, effects, steps = undone_batch(store)
     for step in steps[:4]:
         step.complete()
     for step in steps[4:]:
@@ -159,17 +160,17 @@ def test_c26_a_batch_inverse_that_raises_keeps_what_it_reported(open_store: Open
         clock.advance(61)
         store.tick()
     assert claim_all_again(store, steps[4:], attempt=2)
-    report = store.compensate({})
+    report = store.compensate({}, rollback=rollback)
     assert (set(report.completed), report.clean) == (set(effects), True)
 
 
 def test_c26_a_batch_inverse_with_a_final_error_says_which(open_store: OpenStore, world: World) -> None:
     store = open_store(policy=Policy(auto_keys=100))
-    effects, steps = undone_batch(store)
+    rollback, effects, steps = undone_batch(store)
     for step in steps[1:]:
         step.complete()
     steps[0].fail("no such order", permanent=True)
-    report = store.compensate({})
+    report = store.compensate({}, rollback=rollback)
     assert [(failure.effect, failure.kind, failure.attempts) for failure in report.failed] == [
         (steps[0].effect.id, "permanent", 1)
     ]

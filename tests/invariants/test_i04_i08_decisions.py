@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -29,10 +30,12 @@ def test_i04_i05_i06_t1_hold_after_every_step_of_random_work(
     open_store: OpenStore, world: World, seed: int, blind: bool
 ) -> None:
     work = RandomWork(open_store(policy=Policy(auto_keys=1000)), world, seed, blind=blind)
-    for _ in range(120):
+    for turn in itertools.count():
         work.step()
         work.check()
-    assert {"committed", "doomed"} <= set(work.seen.values())
+        if turn >= 120 and {"committed", "doomed"} <= set(work.seen.values()):
+            break  # Some chances commit late; a run without a commit would show nothing.
+        assert turn < 400, "work that never commits"
     work.store.verify()
 
 
@@ -45,7 +48,8 @@ def test_t2_the_world_is_what_the_survivors_alone_would_have_made(
     for _ in range(80):
         work.step()
     store = work.store
-    store.reconcile(abort=[branch.name for branch in store.branches(state="open")], reason="end")
+    # A doomed branch may hold live work, too: what survived of it, for its agent to resume.
+    store.reconcile(abort=[branch.name for branch in store.branches() if branch.state != "closed"], reason="end")
     store.compensate(world.handlers())
     open_ones = [rollback for rollback in store.rollbacks() if not rollback.report.clean]
     if not blind:

@@ -13,6 +13,7 @@ from effectstore import (
     AlreadySettledError,
     CompensationScopeError,
     Inverse,
+    PermanentError,
     Policy,
     RefusedError,
     Step,
@@ -160,15 +161,17 @@ def test_i14_an_undo_that_put_a_doomed_value_back_makes_the_earlier_undo_due_aga
     """I1 ran by hand while B's value stood; then B is undone and restores 1, which nobody wanted any more."""
     world["X"] = 0
     a, b = store.branch("A"), store.branch("B")
-    e1 = world.put(a, "X", 1, label="I1")
+    e1 = world.put(a, "X", 1, label="I1", inverse=world.inverse_of("X", "I1", compare_and_set=True))
     world.put(b, "X", 2, label="I2")
     rollback = a.abort(reason="contradicted").rollback
     assert rollback is not None
-    assert blocked_by(store.compensate(world.handlers()))[e1.id]
+    report = store.compensate(world.handlers({"I1": PermanentError("X is not 1")}))
+    assert [failure.effect for failure in report.failed] == [e1.id]
     rollback.resolve(e1, by="ops", reason="B's value is right")
     b.abort(reason="contradicted")
-    store.compensate(world.handlers())
-    assert (world.undone(), world["X"]) == (["I2", "I1"], 0)
+    report = store.compensate(world.handlers())
+    assert (world.undone(), world["X"]) == (["I1", "I2", "I1"], 0)
+    assert (report.failed, report.blocked, report.clean) == ((), (), True)
 
 
 @pytest.mark.parametrize("size", [1, 5, 20])

@@ -5,7 +5,7 @@ played, the branches that were aborted and the failure policy (every effect that
 first inverse runs), and says what has to come out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +78,12 @@ def judge(history: Sequence[Line], aborted: Iterable[str], on_failure: str) -> V
         if any(overwrites(writer, effect) for writer in survivors)
     }
 
+    before = _before(doomed, lambda first, then: then in rests_on[first] or overwrites(first, then))
+
     def held_up(effect: int, by: int) -> bool:
-        return overwrites(by, effect) or (on_failure == "halt" and effect in rests_on[by])
+        # `continue` waives the order of dependencies behind a failure; what is only blocked is still to be undone.
+        waived = on_failure == "continue" and by in overwritten
+        return by in before[effect] and (not waived or overwrites(by, effect))
 
     stuck = set(overwritten)
     while True:
@@ -97,6 +101,16 @@ def judge(history: Sequence[Line], aborted: Iterable[str], on_failure: str) -> V
         undone=frozenset(doomed - stuck),
         needs_person=_needs_person([lines[effect] for effect in doomed]),
     )
+
+
+def _before(doomed: set[int], directly: Callable[[int, int], bool]) -> dict[int, set[int]]:
+    """What has to be undone before each effect, through others too."""
+    before = {then: {first for first in doomed - {then} if directly(first, then)} for then in doomed}
+    while True:
+        grown = {then: ahead.union(*(before[first] for first in ahead)) for then, ahead in before.items()}
+        if grown == before:
+            return before
+        before = grown
 
 
 def _needs_person(steps: Sequence[Line]) -> bool:

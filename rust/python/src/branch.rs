@@ -9,7 +9,7 @@ use crate::convert::{
     observations_out, reads_in, token_in, token_out, word,
 };
 use crate::store::Handle;
-use crate::wait::call;
+use crate::wait::{Patience, ask, call};
 
 /// A branch.
 #[pyclass(frozen, get_all, module = "effectstore._effectstore")]
@@ -119,8 +119,11 @@ impl Handle {
         wait_ms: u64,
     ) -> PyResult<Vec<ObservationTuple>> {
         let (branch, token, keys) = (BranchId(branch), token_in(token), reads_in(keys));
-        // Not in slices: a read that is refused has happened, and would be recorded at every slice.
-        let found = call(py, || self.store()?.observe(branch, token, keys, since, wait_ms))?;
+        // Only the wait is cut into slices: a read that is refused has happened, and would be recorded
+        // at every one.
+        let readable = |slice_ms| self.store()?.wait_to_read(branch, &keys, slice_ms);
+        ask(py, &Patience::of(wait_ms), readable, |readable| *readable)?;
+        let found = call(py, || self.store()?.observe(branch, token, keys, since, 0))?;
         Ok(observations_out(found))
     }
 }

@@ -84,6 +84,9 @@ impl Turn<'_> {
                     return Err(Refusal::no_such("alert", alert.0).into());
                 }
             }
+            Command::Reopen => {
+                self.emit(Event::Reopened);
+            }
             Command::Restore => {
                 let incarnation = self.state.incarnation + 1;
                 self.emit(Event::Restored { incarnation });

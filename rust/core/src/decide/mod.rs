@@ -125,7 +125,8 @@ impl Turn<'_> {
             | Command::Freeze { .. }
             | Command::Unfreeze { .. }
             | Command::Acknowledge { .. }
-            | Command::Restore => self.meta(command),
+            | Command::Restore
+            | Command::Reopen => self.meta(command),
             Command::CreateBranch { .. }
             | Command::TakeOver { .. }
             | Command::Resume { .. }

@@ -146,13 +146,14 @@ impl Turn<'_> {
                     let reference = format!("earlier item {place} of this call");
                     return Err(Refusal::NotFound { reference, name: Name::Id(place) }.into());
                 };
-                if id.0 >= self.next() {
-                    rests_on.insert(*id);
-                    return Ok(batch.deferred.contains(id));
-                }
                 *id
             }
         };
+        // An earlier item of this call, which the record names by its id.
+        if id.0 >= self.next() && batch.items.contains(&id) {
+            rests_on.insert(id);
+            return Ok(batch.deferred.contains(&id));
+        }
         let doomed = || Refusal::DoomedDependency { dependency: id, key: None };
         match self.state.effects.get(id) {
             Some(effect) => match effect.state {

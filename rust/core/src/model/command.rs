@@ -507,6 +507,9 @@ pub enum Command {
         #[n(0)]
         holds: Vec<StepHold>,
     },
+    /// Says that the store goes on after a commit whose outcome was unknown.
+    #[n(33)]
+    Reopen,
 }
 
 impl Command {
@@ -545,6 +548,7 @@ impl Command {
             Command::Tick => "tick",
             Command::Restore => "restore",
             Command::WorkersGone { .. } => "workers_gone",
+            Command::Reopen => "reopen",
         }
     }
 }

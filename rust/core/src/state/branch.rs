@@ -60,6 +60,9 @@ pub struct Branch {
     pub named: BTreeSet<EffectId>,
     /// Void effects whose version it may have seen.
     pub voids: BTreeSet<EffectId>,
+    /// A hint: whether a fence may have committed effects of it or of branches below. It may be set
+    /// without need, so it counts in no comparison.
+    pub has_committed: bool,
     /// Reads that could not be admitted, oldest first.
     pub held: Vec<Held>,
     /// Records that memory needs for it, ascending.

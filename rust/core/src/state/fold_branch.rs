@@ -89,6 +89,7 @@ impl State {
             observed: BTreeSet::new(),
             named: BTreeSet::new(),
             voids: BTreeSet::new(),
+            has_committed: false,
             held: Vec::new(),
             records: vec![seq],
         };

@@ -116,9 +116,11 @@ impl State {
         while let Some((seq, members)) = self.settling.pop_front() {
             self.unhold(&members);
             self.graph.remove_many(members.as_slice());
+            let mut told = None;
             for id in members.iter() {
                 let Some(effect) = self.effects.get_mut(id) else { continue };
                 effect.note(seq);
+                let owner = effect.branch;
                 effect.missing_votes.clear();
                 effect.watchers.clear();
                 effect.intents.clear();
@@ -128,9 +130,23 @@ impl State {
                 } else {
                     self.settle_committed(id);
                 }
+                if told.replace(owner) != Some(owner) {
+                    self.note_committed(owner);
+                }
             }
         }
         self.keys.forget_traces(self.running.first().copied());
+    }
+
+    fn note_committed(&mut self, owner: BranchId) {
+        let mut next = Some(owner);
+        while let Some(branch) = next.and_then(|id| self.branches.get_mut(&id)) {
+            if branch.has_committed {
+                return;
+            }
+            branch.has_committed = true;
+            next = branch.parent;
+        }
     }
 
     /// Takes settled effects out of the votes, tips, bases, observations and refusals that hold

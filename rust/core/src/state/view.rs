@@ -78,8 +78,11 @@ impl State {
         self.tidy();
         self.late_edges = self.graph.has_late_edges();
         let branches: Vec<BranchId> = self.branches.keys().copied().collect();
-        for branch in branches {
-            self.refresh_tip(branch);
+        for id in branches {
+            self.refresh_tip(id);
+            if let Some(branch) = self.branches.get_mut(&id) {
+                branch.has_committed = true;
+            }
         }
         let mut keys: Vec<crate::model::Key> =
             self.effects.iter().flat_map(|effect| effect.writes.iter().cloned()).collect();
@@ -265,7 +268,7 @@ impl State {
         spec: &'a crate::model::ClaimSpec,
     ) -> impl Iterator<Item = (&'a Effect, &'a super::Step)> {
         let rollbacks = self.rollbacks.values().filter(move |rollback| {
-            rollback.finished.is_none() && spec.rollback.is_none_or(|only| only == rollback.id)
+            rollback.open && spec.rollback.is_none_or(|only| only == rollback.id)
         });
         rollbacks
             .flat_map(|rollback| rollback.members.iter())

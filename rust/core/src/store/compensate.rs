@@ -184,7 +184,7 @@ impl EffectStore {
             .state
             .rollbacks
             .values()
-            .filter(|rollback| rollback.finished.is_none())
+            .filter(|rollback| rollback.open)
             .map(|rollback| rollback.id)
             .collect())
     }

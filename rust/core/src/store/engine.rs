@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::holds::Holds;
 use super::options::Clock;
+use crate::codec::Record;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
 use crate::log::{Batch, Index, Past, Payloads, Tail, catch_up, load};
@@ -162,15 +164,13 @@ impl Engine {
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
-        unpoisoned(&self.core).usable()?;
         Ok(self.storage.read()?)
     }
 
     /// Decides a command and answers once its events are durable.
     pub(super) fn submit(&self, command: Command, payloads: Payloads) -> Result<Reply, Error> {
-        if std::mem::discriminant(&command) != std::mem::discriminant(&Command::Tick)
-            && matches!(command, Command::Register { .. } | Command::CreateBranch { .. })
-        {
+        // New work needs the disk reserve; what ends or undoes old work may use it up.
+        if matches!(command, Command::Register { .. } | Command::CreateBranch { .. }) {
             self.storage.reserve_ok()?;
         }
         let request = Arc::new(Request {
@@ -264,14 +264,24 @@ impl Engine {
                 break;
             }
             let rest = &requests[answers.len()..];
-            let worked = catch_unwind(AssertUnwindSafe(|| self.batch(core, rest)));
+            let (pending, restored) = (core.pending.clone(), core.restored);
+            let mut said = Vec::new();
+            let worked = catch_unwind(AssertUnwindSafe(|| self.batch(core, rest, &mut said)));
             match worked {
-                Ok(Ok((batch, wrote))) => {
+                Ok(Ok(wrote)) => {
                     changed |= wrote;
-                    answers.extend(batch);
+                    answers.append(&mut said);
                 }
                 Ok(Err(error)) => {
                     core.reload(self.storage.as_ref(), &error);
+                    if self.was_kept(core, rest, &error) {
+                        changed = true;
+                        answers.append(&mut said);
+                        continue;
+                    }
+                    // Nothing of the batch happened, so what rode along still waits to be written.
+                    core.pending = pending;
+                    core.restored = restored;
                     answers.resize(requests.len(), Err(Error::Storage(error)));
                 }
                 Err(panic) => {
@@ -285,13 +295,14 @@ impl Engine {
         (answers, changed)
     }
 
-    /// Decides as many requests as fit one transaction and commits it.
-    #[allow(clippy::type_complexity)] // Answers, and whether anything was written.
+    /// Decides as many requests as fit one transaction and commits it; what they are to be told is
+    /// in `answers`, and whether anything was written is returned.
     fn batch(
         &self,
         core: &mut Core,
         requests: &[Arc<Request>],
-    ) -> Result<(Vec<Result<Reply, Error>>, bool), StorageError> {
+        answers: &mut Vec<Result<Reply, Error>>,
+    ) -> Result<bool, StorageError> {
         let mut batch = Batch::new(self.storage.write()?);
         core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
         let lost = core.holds.lost(self.storage.as_ref(), &core.state)?;
@@ -301,7 +312,6 @@ impl Engine {
             self.run(core, &mut batch, &gone, &none, self.command_id(), now_ms)?.ok();
         }
         let most = core.state.limits.batch_records;
-        let mut answers = Vec::new();
         for request in requests {
             answers.push(self.decide_one(core, &mut batch, request)?);
             if batch.records >= most || batch.bytes >= BATCH_BYTES {
@@ -313,7 +323,39 @@ impl Engine {
             batch.write.commit()?;
             Holds::let_go(self.storage.as_ref(), &core.state);
         }
-        Ok((answers, wrote))
+        Ok(wrote)
+    }
+
+    /// After a commit whose outcome is unknown: one durable commit first, so that what is read now
+    /// cannot vanish in a power cut, then a look for the first command of the batch.
+    fn was_kept(&self, core: &mut Core, requests: &[Arc<Request>], error: &StorageError) -> bool {
+        if !matches!(error, StorageError::CommitUnknown { .. }) || core.usable().is_err() {
+            return false;
+        }
+        let reopen = || -> Result<bool, StorageError> {
+            let head = core.tail.head;
+            let mut batch = Batch::new(self.storage.write()?);
+            let (none, now_ms) = (Payloads::default(), self.now_ms());
+            self.run(core, &mut batch, &Command::Reopen, &none, self.command_id(), now_ms)?.ok();
+            batch.write.commit()?;
+            let view = self.storage.read()?;
+            let asked: Vec<[u8; 16]> = requests.iter().map(|request| request.id).collect();
+            let mut kept = false;
+            let from = head.saturating_sub(core.state.limits.batch_records) + 1;
+            view.scan(from, &mut |_, record| {
+                let id = Record::decode_header(record).ok().and_then(|header| header.command_id);
+                kept = id.is_some_and(|id| asked.contains(&id));
+                if kept { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            Ok(kept)
+        };
+        match { reopen }() {
+            Ok(kept) => kept,
+            Err(error) => {
+                core.reload(self.storage.as_ref(), &error);
+                false
+            }
+        }
     }
 
     fn decide_one(

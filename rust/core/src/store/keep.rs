@@ -17,7 +17,6 @@ impl EffectStore {
     /// [`StorageError::Corrupted`](crate::storage::StorageError::Corrupted) names the first bad
     /// place.
     pub fn verify(&self, from_head: Option<(u64, [u8; 32])>) -> Result<VerifyReport, Error> {
-        let _still = self.engine().lock()?;
         let view = self.engine().view()?;
         Ok(verify(view.as_ref(), from_head)?)
     }

@@ -92,8 +92,7 @@ impl EffectStore {
     }
 
     fn ended(&self, id: BranchId) -> Result<Option<Ended>, Error> {
-        let core = self.engine().lock()?;
-        let view = self.engine().view()?;
+        let (core, view) = self.engine().look()?;
         let past = Past::new(view.as_ref(), &core.index);
         Ok(past.ended(id).map_err(|error| corrupted(error.0))?)
     }

@@ -4,6 +4,7 @@ mod compensate;
 mod engine;
 mod holds;
 mod keep;
+mod kept;
 mod look;
 mod options;
 mod story;

@@ -169,10 +169,19 @@ impl EffectStore {
         expect!(self.submit(command), Reply::Observations(seen) => seen)
     }
 
-    /// Waits until the keys can be read, without reading them: a refused read counts as read.
-    fn wait_to_read(&self, branch: BranchId, keys: &[Read], wait_ms: u64) -> Result<(), Error> {
+    /// Waits until the keys can be read, without reading them: a refused read counts as read. Answers
+    /// whether they can be.
+    ///
+    /// # Errors
+    /// Where the store is unusable.
+    pub fn wait_to_read(
+        &self,
+        branch: BranchId,
+        keys: &[Read],
+        wait_ms: u64,
+    ) -> Result<bool, Error> {
         if wait_ms == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let attempt = || {
             let core = self.engine().lock()?;
@@ -180,7 +189,7 @@ impl EffectStore {
             Ok(keys.iter().all(|read| core.state.readable(branch, read, rule)))
         };
         let enough = |answer: &Result<bool, Error>| !matches!(answer, Ok(false));
-        self.wait_until(wait_ms, attempt, enough).map(|_| ())
+        self.wait_until(wait_ms, attempt, enough)
     }
 
     /// Observes keys for a running call.
@@ -306,7 +315,8 @@ impl EffectStore {
     ) -> Result<Reconciliation, Error> {
         let (reason, by) = (reason.to_owned(), by.map(str::to_owned));
         let command = Command::Abort { target, token, reason, by };
-        expect!(self.submit(command), Reply::Reconciliation(done) => done)
+        let done = expect!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        self.with_kept(&[target], done)
     }
 
     /// Settles winners and losers in one decision.
@@ -327,9 +337,11 @@ impl EffectStore {
         escalate: Escalate,
     ) -> Result<Reconciliation, Error> {
         let (by, reason) = (by.map(str::to_owned), reason.map(str::to_owned));
+        let named = abort.clone();
         let command =
             Command::Reconcile { commit, abort, closure, by, reason, on_conflict, escalate };
-        expect!(self.submit(command), Reply::Reconciliation(done) => done)
+        let done = expect!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        self.with_kept(&named, done)
     }
 
     /// Takes a step that is due; its attempt is durable before this returns (I14).
