@@ -308,16 +308,6 @@ class NotFoundError(RefusedError, LookupError):
     ref: int | str
 
 
-class StaleVersionError(RefusedError):
-    """A version given for a key that the call also writes is not the newest."""
-
-    code = "stale_version"
-    attributes = ("key", "version", "newest")
-    key: str
-    version: int
-    newest: int
-
-
 class ArtifactStateError(RefusedError):
     """The artifact's state does not allow it."""
 

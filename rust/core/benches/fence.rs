@@ -160,7 +160,7 @@ fn run(arguments: &Arguments, root: &Path) -> Answer<()> {
         for place in order {
             let planned = &mut plan.all[place];
             // Offset, so that the rare ones do not all fall into the same rounds.
-            if (round + place as u64) % planned.every == 0 {
+            if (round + place as u64).is_multiple_of(planned.every) {
                 let took = planned.case.once()?;
                 planned.row.times.push(took);
             }

@@ -20,9 +20,29 @@ use effectstore::model::{BranchId, Command, Event, Observed, Placed};
 use effectstore::state::State;
 use effectstore::storage::{LmdbStorage, MemoryStorage, ReadView, Storage, StorageOptions};
 use effectstore::{EffectStore, Options};
-use model::dice::{Setting, script};
+use model::dice::{self, Setting};
 use model::peer::Peer;
 use model::play::Play;
+
+/// The commands of a seed.
+fn script(seed: u64, commands: usize) -> Vec<dice::Command> {
+    let mut state = seed;
+    let mut next = || {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    };
+    let mut command = || {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&next().to_le_bytes());
+        bytes[8..].copy_from_slice(&next().to_le_bytes()[..4]);
+        bytes
+    };
+    (0..commands).map(|_| command()).collect()
+}
 
 /// The records of one command.
 struct Group {
@@ -96,7 +116,7 @@ fn decide_again(view: &dyn ReadView) -> usize {
             .append(
                 &mut tail,
                 &mut index,
-                &mut state,
+                &state,
                 &command,
                 id,
                 header.time_ms,

@@ -1,4 +1,5 @@
 //! Stories about rollbacks: order, failure, guard, evidence, approvals, outbox.
+#![allow(clippy::unwrap_used)] // A test that meets an error shall stop there.
 
 mod decide_support;
 
@@ -149,7 +150,8 @@ fn a_late_report_opens_a_finished_rollback_under_a_new_key() {
     let rollback = store.abort(&[effect]).unwrap();
     assert_eq!(store.undo_all(), [effect]);
     assert_eq!(ids(&store.report(rollback).unsettled), [effect]);
-    let closed = Command::Close { effect: EffectId(effect), by: "ops".into(), reason: "".into() };
+    let closed =
+        Command::Close { effect: EffectId(effect), by: "ops".into(), reason: String::new() };
     store.run(&closed).unwrap();
     assert!(store.state.rollbacks.is_empty());
     let refusal = store.done(effect).unwrap_err();
@@ -170,7 +172,7 @@ fn a_late_report_brings_back_earlier_writers_that_were_undone_since() {
     let (one, two) = (store.branch("one"), store.branch("two"));
     let early = store.ran(one, write("K"));
     let late = store.register(two, write("K"));
-    let close = Command::Close { effect: EffectId(late), by: "ops".into(), reason: "".into() };
+    let close = Command::Close { effect: EffectId(late), by: "ops".into(), reason: String::new() };
     store.abort(&[early, late]).unwrap();
     assert_eq!(store.undo_all(), [late, early]);
     store.run(&close).unwrap();
@@ -345,14 +347,14 @@ fn an_inverse_past_its_window_is_not_attempted() {
     call.inverse.as_mut().unwrap().deadline_after_ms = Some(5_000);
     let effect = store.ran(line, call.clone());
     let other = store.branch("b");
-    let live = store.ran(other, {
+    let survivor = store.ran(other, {
         call.writes[0] = Key::from("Y");
         call
     });
     let rollback = store.abort(&[effect]).unwrap();
     store.wait(5_000);
     assert_eq!(failed(&store, rollback), [(effect, FailureKind::Expired)]);
-    assert_eq!(store.state.alerts.len(), 2, "one for the step, one for live effect {live}");
+    assert_eq!(store.state.alerts.len(), 2, "one for the step, one for live effect {survivor}");
 }
 
 #[test]

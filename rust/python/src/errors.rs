@@ -52,7 +52,7 @@ fn build(
 fn refused(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
     match refusal {
         Refusal::FenceClosure { decision, rollback } => {
-            fields.set_item("decision", DecisionInfo::from(decision.clone()))?;
+            fields.set_item("decision", DecisionInfo::from(decision.as_ref().clone()))?;
             fields.set_item("rollback", rollback.map(|id| id.0))
         }
         Refusal::ReconcileConflict { path } => fields.set_item("path", ids(path)),
@@ -129,11 +129,6 @@ fn refused_more(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
         }
         Refusal::NotFound { name, .. } => name_out(fields, "ref", name),
         Refusal::CommitReserved { target } => name_out(fields, "target", target),
-        Refusal::StaleVersion { key, version, newest } => {
-            fields.set_item("key", &key.0)?;
-            fields.set_item("version", version)?;
-            fields.set_item("newest", newest)
-        }
         Refusal::Options { option, .. } => fields.set_item("option", option),
         _ => Ok(()),
     }

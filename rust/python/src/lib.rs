@@ -4,7 +4,6 @@
 //! looked at between them, so that Ctrl-C ends a wait. Ids are ints, tokens pairs of ints, times
 //! milliseconds, payloads and keys bytes; the façade in `python/effectstore` makes dataclasses of it.
 #![allow(clippy::needless_pass_by_value)] // The glue hands arguments over by value.
-#![allow(clippy::result_large_err)] // The error is the core's; it is passed on once, on a cold path.
 
 mod approval;
 mod branch;

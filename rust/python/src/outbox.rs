@@ -43,7 +43,7 @@ impl Handle {
         let found = ask(
             py,
             &Patience::of(wait_ms),
-            |slice_ms| self.store()?.deliver(agent, tools.clone(), lease_ms, slice_ms),
+            |slice_ms| self.store()?.deliver(agent, tools.as_deref(), lease_ms, slice_ms),
             Option::is_some,
         )?;
         Ok(found.map(Into::into))

@@ -79,7 +79,7 @@ impl Handle {
         let found = ask(
             py,
             &Patience::of(wait_ms),
-            |slice_ms| self.store()?.claim(spec.clone(), slice_ms),
+            |slice_ms| self.store()?.claim(&spec, slice_ms),
             Option::is_some,
         )?;
         Ok(found.map(Into::into))

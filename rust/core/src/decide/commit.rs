@@ -16,7 +16,7 @@ impl Turn<'_> {
         token: Token,
         escalate: Escalate,
     ) -> Ruling<Reply> {
-        let Some(owner) = self.owner_of(target)? else {
+        let Some(owner) = self.owner_of(target) else {
             return self.commit_settled(target);
         };
         self.holds(owner, token, "commit")?;
@@ -35,10 +35,10 @@ impl Turn<'_> {
         // votes for what its children have registered, too.
         let whole = matches!(target, Target::Branch(_));
         let owners_vote = with_vote_of(owner);
-        let voted = |effect: &Effect| {
+        let counted = |effect: &Effect| {
             effect.is_sealed() || ((whole || effect.branch == owner) && owners_vote(effect))
         };
-        let blockers = self.in_the_way(&closure, &voted);
+        let blockers = self.in_the_way(&closure, &counted);
         if blockers.is_empty() {
             // A vote that this fence uses up is said by the fence itself.
             let left = without(&votes, &closure);
@@ -48,17 +48,19 @@ impl Turn<'_> {
         if escalate == Escalate::Never {
             let mut decision = decision(self.state, target);
             decision.blockers = blockers;
-            return Err(Refusal::FenceClosure { decision, rollback: None }.into());
+            return Err(
+                Refusal::FenceClosure { decision: Box::new(decision), rollback: None }.into()
+            );
         }
         self.vote_for(Some(owner), votes, None);
         Ok(Reply::Fence(self.intend(targets, vec![target], None, blockers)))
     }
 
     /// The branch that owns a target in memory; `None` for what is settled and gone.
-    fn owner_of(&self, target: Target) -> Ruling<Option<BranchId>> {
+    fn owner_of(&self, target: Target) -> Option<BranchId> {
         match target {
-            Target::Branch(branch) => Ok(Some(branch)),
-            Target::Effect(effect) => Ok(self.state.effects.get(effect).map(|e| e.branch)),
+            Target::Branch(branch) => Some(branch),
+            Target::Effect(effect) => self.state.effects.get(effect).map(|e| e.branch),
         }
     }
 
@@ -79,7 +81,7 @@ impl Turn<'_> {
             .cause
             .and_then(|cause| self.state.effects.get(cause))
             .and_then(|effect| effect.rollback);
-        Refusal::FenceClosure { decision, rollback }.into()
+        Refusal::FenceClosure { decision: Box::new(decision), rollback }.into()
     }
 
     /// The refusal of a commit that names a closed branch which memory does not hold.
@@ -88,7 +90,7 @@ impl Turn<'_> {
         Ok(if ended.merged {
             Refusal::BranchClosed { branch: self.branch_name(branch)?, cause: None }.into()
         } else {
-            let decision = super::of_ended(branch, &ended);
+            let decision = Box::new(super::of_ended(branch, &ended));
             Refusal::FenceClosure { decision, rollback: None }.into()
         })
     }
@@ -184,7 +186,7 @@ impl Turn<'_> {
 
     /// Intents whose watched blocker is gone look again; those with nothing in the way commit, in
     /// order of id (C37). Waiting itself costs nothing.
-    pub(super) fn settle_intents(&mut self) -> Ruling<()> {
+    pub(super) fn settle_intents(&mut self) {
         while let Some(id) = self.state.awake.pop_first() {
             let Some(intent) = self.state.intents.get(&id) else { continue };
             if intent.targets.is_empty() {
@@ -212,7 +214,6 @@ impl Turn<'_> {
                 self.watch(id, blockers);
             }
         }
-        Ok(())
     }
 
     /// An intent without targets: another fence committed them, or all of them are void.

@@ -28,7 +28,7 @@ impl Turn<'_> {
     pub(super) fn follow(&mut self) -> Ruling<()> {
         let mut from = 0;
         loop {
-            self.settle_intents()?;
+            self.settle_intents();
             let upto = self.events.len();
             if upto == from {
                 return Ok(());

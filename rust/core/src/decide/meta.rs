@@ -74,10 +74,8 @@ impl Turn<'_> {
             Command::Freeze { by, reason } => {
                 self.emit(Event::Frozen { by: by.clone(), reason: reason.clone() });
             }
-            Command::Unfreeze { by } => {
-                if self.state.frozen.is_some() {
-                    self.emit(Event::Unfrozen { by: by.clone() });
-                }
+            Command::Unfreeze { by } if self.state.frozen.is_some() => {
+                self.emit(Event::Unfrozen { by: by.clone() });
             }
             Command::Acknowledge { alert, by } => {
                 if self.state.alerts.contains_key(&alert.0) {

@@ -109,8 +109,8 @@ impl Turn<'_> {
 pub fn decide(state: &mut State, history: &dyn History, command: &Command, now_ms: u64) -> Verdict {
     state.tidy();
     let mut turn = Turn { state, history, now_ms, events: Vec::new() };
-    let reply = turn.due().and_then(|()| turn.rule(command));
-    let reply = match reply {
+    turn.due();
+    let reply = match turn.rule(command) {
         Err(Stop::Unreadable(error)) => Err(Stop::Unreadable(error)),
         other => turn.follow().and(other),
     };
@@ -170,7 +170,10 @@ impl Turn<'_> {
             Command::HoldDelivery { effect, token, lease_ms } => {
                 self.hold_delivery(*effect, *token, *lease_ms)
             }
-            Command::WorkersGone { holds } => self.workers_gone(holds),
+            Command::WorkersGone { holds } => {
+                self.workers_gone(holds);
+                Ok(Reply::Nothing)
+            }
             Command::Tick => Ok(Reply::Events(self.events.len() as u64)),
         }
     }

@@ -51,7 +51,9 @@ impl Turn<'_> {
             let target = commit.first().copied().unwrap_or(Target::Effect(EffectId(0)));
             let mut decision = decision(self.state, target);
             decision.blockers = blockers;
-            return Err(Refusal::FenceClosure { decision, rollback: None }.into());
+            return Err(
+                Refusal::FenceClosure { decision: Box::new(decision), rollback: None }.into()
+            );
         }
         let reason = reason.as_deref().unwrap_or("reconciled");
         let mut answer = self.settle_losers(abort, by.as_deref(), reason)?;
@@ -141,11 +143,10 @@ impl Turn<'_> {
                         targets.insert(id);
                     }
                     Some(EffectState::Doomed) => return Err(self.lost(*target)),
-                    Some(_) => {}
                     None if self.history.fate(id)? == Some(Fate::Doomed) => {
                         return Err(self.lost(*target));
                     }
-                    None => {}
+                    Some(_) | None => {}
                 },
             }
         }
@@ -159,7 +160,7 @@ impl Turn<'_> {
             .cause
             .and_then(|cause| self.state.effects.get(cause))
             .and_then(|effect| effect.rollback);
-        Refusal::FenceClosure { decision, rollback }.into()
+        Refusal::FenceClosure { decision: Box::new(decision), rollback }.into()
     }
 
     /// The path from a winner to the loser that it rests on, if there is one (C43).

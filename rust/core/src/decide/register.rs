@@ -157,7 +157,7 @@ impl Turn<'_> {
             let first =
                 batch.new.iter().find(|first| first.call.idempotency_key.as_ref() == Some(key));
             if let Some(first) = first {
-                self.same_content(effect, first, placed)?;
+                same_content(effect, first, placed)?;
                 let own = first.branch == placed.branch;
                 if !own {
                     asked.push((placed.branch, effect));
@@ -180,7 +180,7 @@ impl Turn<'_> {
         if self.forgotten(effect)? {
             return Ok(None);
         }
-        self.same_content(effect, &first, placed)?;
+        same_content(effect, &first, placed)?;
         if let Some(known) = self.state.effects.get(effect) {
             let own = known.branch == placed.branch;
             if !own && known.is_live() {
@@ -222,23 +222,6 @@ impl Turn<'_> {
         Ok(self.now_ms >= registered_ms.saturating_add(retention_ms))
     }
 
-    fn same_content(&self, effect: EffectId, first: &Registered, placed: &Placed) -> Ruling<()> {
-        let differs = if first.call.tool != placed.call.tool {
-            "tool"
-        } else {
-            let same = match (&first.call.fingerprint, &placed.call.fingerprint) {
-                (Some(first), Some(now)) => first == now,
-                (None, None) => first.call.args == placed.call.args,
-                _ => false,
-            };
-            if same {
-                return Ok(());
-            }
-            "args"
-        };
-        Err(Refusal::IdempotencyConflict { effect, differs }.into())
-    }
-
     /// Asking for another branch's effect by its key is an observation of it (C10).
     fn observe_known(&mut self, branch: BranchId, effect: EffectId) {
         if self.state.live_effect(effect).is_none() || !self.state.branches.contains_key(&branch) {
@@ -250,12 +233,25 @@ impl Turn<'_> {
     }
 }
 
+/// One idempotency key stands for one tool and one content: arguments, or the caller's fingerprint.
+fn same_content(effect: EffectId, first: &Registered, placed: &Placed) -> Ruling<()> {
+    if first.call.tool != placed.call.tool {
+        return Err(Refusal::IdempotencyConflict { effect, differs: "tool" }.into());
+    }
+    let same = match (&first.call.fingerprint, &placed.call.fingerprint) {
+        (Some(first), Some(now)) => first == now,
+        (None, None) => first.call.args == placed.call.args,
+        _ => false,
+    };
+    if same { Ok(()) } else { Err(Refusal::IdempotencyConflict { effect, differs: "args" }.into()) }
+}
+
 /// Names the item of a batch that was refused.
 fn at(stop: Stop, index: usize, length: usize) -> Stop {
     match stop {
         Stop::Refused { refusal, .. } => {
             Stop::Refused { refusal, index: (length > 1).then_some(index) }
         }
-        unreadable => unreadable,
+        Stop::Unreadable(error) => Stop::Unreadable(error),
     }
 }

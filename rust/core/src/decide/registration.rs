@@ -20,7 +20,7 @@ impl Turn<'_> {
         let class = self.class_of(call)?;
         let mut rests_on: BTreeSet<EffectId> = BTreeSet::new();
         let (program, named_deferred) = self.followed(batch, placed, &mut rests_on)?;
-        let mode = self.mode_of(call, class, named_deferred);
+        let mode = mode_of(call, class, named_deferred);
         self.early_start(placed, class, mode)?;
         self.observed_by(batch, placed.branch, &mut rests_on);
         self.read_keys(batch, placed, mode, &mut rests_on)?;
@@ -57,15 +57,6 @@ impl Turn<'_> {
             return Err(Refusal::InverseRequired { tool: call.tool.clone() }.into());
         }
         Ok(class)
-    }
-
-    fn mode_of(&self, call: &Registration, class: Class, named_deferred: bool) -> Mode {
-        let by_class = if class == Class::Irreversible && call.approval.is_none() {
-            Mode::Deferred
-        } else {
-            Mode::Eager
-        };
-        if named_deferred { Mode::Deferred } else { call.mode.unwrap_or(by_class) }
     }
 
     /// An irreversible call starts before its fence only under an approval of exactly this call.
@@ -415,6 +406,15 @@ impl Turn<'_> {
         }
         Ok(())
     }
+}
+
+fn mode_of(call: &Registration, class: Class, named_deferred: bool) -> Mode {
+    let by_class = if class == Class::Irreversible && call.approval.is_none() {
+        Mode::Deferred
+    } else {
+        Mode::Eager
+    };
+    if named_deferred { Mode::Deferred } else { call.mode.unwrap_or(by_class) }
 }
 
 fn exceeded(limit: &'static str, value: u64, allowed: u64, wait_for: Vec<EffectId>) -> super::Stop {

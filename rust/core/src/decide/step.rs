@@ -1,5 +1,7 @@
 //! Steps: claimed, ended, given back, tried again, or undone by a person (section 7).
 
+use std::fmt::Write;
+
 use super::{Ruling, Turn};
 use crate::model::{
     ClaimSpec, EffectId, Event, FailureKind, Inverse, Name, OnFailure, Outcome, Problem, Read,
@@ -409,7 +411,11 @@ fn step_key(store_id: &[u8; 16], id: EffectId, step: &Step, inverse: &Inverse) -
 
 /// Bytes in lower-case hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// A number from 0 to 1 that is drawn from the step's key, so that deciding again gives the same

@@ -1,18 +1,18 @@
 //! What falls due with time becomes events, before whatever else the transaction does (C1).
 
+use super::Turn;
 use super::step::{Failed, retry_of};
-use super::{Ruling, Turn};
-use crate::model::{EffectId, Event, FailureKind, Reply, Severity, StepHold};
+use crate::model::{EffectId, Event, FailureKind, Severity, StepHold};
 use crate::state::{StepStatus, Timer};
 
 impl Turn<'_> {
     /// Branch leases in order of creation, then leases of steps and deliveries, then deadlines.
-    pub(super) fn due(&mut self) -> Ruling<()> {
+    pub(super) fn due(&mut self) {
         let over = (self.now_ms, Timer::Window(EffectId(u64::MAX)));
         let mut fallen: Vec<(Timer, u64)> =
             self.state.timers.range(..=over).map(|(moment, timer)| (*timer, *moment)).collect();
         if fallen.is_empty() {
-            return Ok(());
+            return;
         }
         fallen.sort_unstable();
         for (timer, moment) in fallen {
@@ -30,11 +30,10 @@ impl Turn<'_> {
             }
         }
         self.judge_from(0);
-        Ok(())
     }
 
     /// The lease of a process that is gone is over: nobody can end what it holds.
-    pub(super) fn workers_gone(&mut self, holds: &[StepHold]) -> Ruling<Reply> {
+    pub(super) fn workers_gone(&mut self, holds: &[StepHold]) {
         for hold in holds {
             let effect = hold.effect;
             let delivered = self.state.effects.get(effect).is_some_and(|known| {
@@ -48,7 +47,6 @@ impl Turn<'_> {
             }
         }
         self.judge_from(0);
-        Ok(Reply::Nothing)
     }
 
     /// A lost lease counts as an attempt. The step is due again at once, until its attempts are used

@@ -108,9 +108,4 @@ pub(crate) mod gaps {
     pub(crate) fn is_nil(ids: &[EffectId]) -> bool {
         ids.is_empty()
     }
-
-    #[allow(clippy::unnecessary_wraps)] // The derive asks for an option.
-    pub(crate) fn nil() -> Option<Vec<EffectId>> {
-        Some(Vec::new())
-    }
 }

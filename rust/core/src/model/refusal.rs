@@ -1,6 +1,6 @@
 //! Refusals: a rule said no, and nothing changed beyond an audit record.
 
-use super::{ApprovalId, BranchId, Decision, EffectId, FenceId, Key, RollbackId, Token};
+use super::{ApprovalId, Decision, EffectId, Key, RollbackId, Token};
 
 /// Why a command was refused. The codes are the same in Rust, Python, C and on the command line.
 #[derive(Clone, Debug, PartialEq)]
@@ -8,7 +8,7 @@ use super::{ApprovalId, BranchId, Decision, EffectId, FenceId, Key, RollbackId, 
 #[allow(missing_docs)] // The fields are the attributes of the errors, named in the API's table.
 pub enum Refusal {
     FenceClosure {
-        decision: Decision,
+        decision: Box<Decision>,
         rollback: Option<RollbackId>,
     },
     ReconcileConflict {
@@ -105,12 +105,6 @@ pub enum Refusal {
     CommitReserved {
         target: Name,
     },
-    /// A version that a read names does not fit what the store knows.
-    StaleVersion {
-        key: Key,
-        version: u64,
-        newest: u64,
-    },
     /// What the caller asked for makes no sense, whatever the store holds.
     Options {
         option: &'static str,
@@ -181,7 +175,6 @@ impl Refusal {
             Refusal::LeaseLost { .. } => "lease_lost",
             Refusal::NotFound { .. } => "not_found",
             Refusal::CommitReserved { .. } => "commit_reserved",
-            Refusal::StaleVersion { .. } => "stale_version",
             Refusal::Options { .. } => "options",
         }
     }
@@ -341,25 +334,9 @@ impl std::fmt::Display for Refusal {
                 }
                 f.write_str(" and let the authority decide")
             }
-            Refusal::StaleVersion { key, version, newest } => {
-                write!(
-                    f,
-                    "version {version} of key {key:?} is not the newest, {newest} is; read the key again"
-                )
-            }
             Refusal::Options { option, reason } => write!(f, "{option}: {reason}"),
         }
     }
 }
 
 impl std::error::Error for Refusal {}
-
-/// A fence or effect id for messages that may name either.
-pub(crate) fn fence_reference(fence: FenceId) -> String {
-    format!("fence {fence}")
-}
-
-/// The text of a missing branch.
-pub(crate) fn branch_reference(branch: BranchId) -> String {
-    format!("branch {branch}")
-}

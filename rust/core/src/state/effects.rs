@@ -81,12 +81,11 @@ impl Effects {
         let Some((page, slot)) = self.place(effect.id) else { return };
         self.deferred += usize::from(effect.is_deferred());
         let cells = self.pages[page].get_or_insert_with(|| Box::new([const { None }; PAGE]));
-        match cells[slot].replace(Box::new(effect)) {
-            Some(old) => self.deferred -= usize::from(old.is_deferred()),
-            None => {
-                self.filled[page] += 1;
-                self.len += 1;
-            }
+        if let Some(old) = cells[slot].replace(Box::new(effect)) {
+            self.deferred -= usize::from(old.is_deferred());
+        } else {
+            self.filled[page] += 1;
+            self.len += 1;
         }
     }
 

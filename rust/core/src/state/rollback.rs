@@ -146,6 +146,7 @@ impl Step {
 
 /// A rollback in memory.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Four independent facts, no state machine in disguise.
 pub struct Rollback {
     /// Its id.
     pub id: RollbackId,

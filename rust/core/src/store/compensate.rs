@@ -112,24 +112,24 @@ impl EffectStore {
         }
         let deadline = Instant::now() + Duration::from_millis(options.wait_ms);
         let mut passed: BTreeSet<EffectId> = BTreeSet::new();
-        let mut step = self.claim(self.spec(options, &passed), 0)?;
+        let mut step = self.claim(&spec_of(options, &passed), 0)?;
         loop {
             let Some(current) = step.take() else {
                 touched.extend(self.new_ones(options)?);
                 if !self.wait_for_work(options, &passed, deadline)? {
                     break;
                 }
-                step = self.claim(self.spec(options, &passed), 0)?;
+                step = self.claim(&spec_of(options, &passed), 0)?;
                 continue;
             };
             touched.insert(current.rollback);
-            let handled = self.handle(&current, handler);
-            if handled == Handled::Stop {
+            let outcome = self.handle(&current, handler);
+            if outcome == Handled::Stop {
                 self.end(&current, StepEnd::Interrupted, Payloads::default(), None)?;
                 break;
             }
             let mut payloads = Payloads::default();
-            let end = match handled {
+            let end = match outcome {
                 Handled::Completed(result) => {
                     StepEnd::Completed(result.map(|result| payloads.put(result)))
                 }
@@ -139,7 +139,7 @@ impl EffectStore {
                     if options.missing_fails { StepEnd::NoHandler } else { StepEnd::Interrupted }
                 }
             };
-            step = self.end(&current, end, payloads, Some(self.spec(options, &passed)))?;
+            step = self.end(&current, end, payloads, Some(spec_of(options, &passed)))?;
         }
         self.summary(touched)
     }
@@ -171,22 +171,10 @@ impl EffectStore {
         let hold = StepHold { effect: step.effect, token: step.token };
         match self.end_step(hold, end, payloads, next.clone()) {
             Err(Error::Refused { refusal: Refusal::LeaseLost { .. }, .. }) => match next {
-                Some(next) => self.claim(next, 0),
+                Some(next) => self.claim(&next, 0),
                 None => Ok(None),
             },
             other => other,
-        }
-    }
-
-    fn spec(&self, options: &CompensateOptions, passed: &BTreeSet<EffectId>) -> ClaimSpec {
-        ClaimSpec {
-            agent: options.agent.clone().unwrap_or_else(|| "*".to_owned()),
-            tools: options.tools.clone(),
-            lease_ms: options.lease_ms,
-            rollback: options.rollback,
-            retry: options.retry.clone(),
-            on_failure: options.on_failure,
-            except: passed.iter().copied().collect(),
         }
     }
 
@@ -215,7 +203,7 @@ impl EffectStore {
         let now_ms = self.now_ms();
         let (backoff, more) = {
             let core = self.engine().lock()?;
-            let spec = self.spec(options, passed);
+            let spec = spec_of(options, passed);
             (core.state.next_backoff_ms(&spec), core.state.has_open_steps(&spec))
         };
         if let Some(again_ms) = backoff {
@@ -264,5 +252,17 @@ impl EffectStore {
         }
         summary.report.blocked.sort_unstable_by_key(|blocked| blocked.effect);
         Ok(summary)
+    }
+}
+
+fn spec_of(options: &CompensateOptions, passed: &BTreeSet<EffectId>) -> ClaimSpec {
+    ClaimSpec {
+        agent: options.agent.clone().unwrap_or_else(|| "*".to_owned()),
+        tools: options.tools.clone(),
+        lease_ms: options.lease_ms,
+        rollback: options.rollback,
+        retry: options.retry.clone(),
+        on_failure: options.on_failure,
+        except: passed.iter().copied().collect(),
     }
 }

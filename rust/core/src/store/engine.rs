@@ -448,12 +448,6 @@ impl Engine {
             drop(self.changed.wait_timeout(changes, at_most));
         }
     }
-
-    /// Tells waiters to look again.
-    pub(super) fn nudge(&self) {
-        *unpoisoned(&self.changes) += 1;
-        self.changed.notify_all();
-    }
 }
 
 impl Core {

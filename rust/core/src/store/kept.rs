@@ -50,12 +50,11 @@ impl EffectStore {
         let (core, view) = self.engine().look()?;
         let past = Past::new(view.as_ref(), &core.index);
         for id in members {
-            let committed = match core.state.effects.get(id) {
-                Some(effect) => effect.state == crate::model::EffectState::Committed,
-                None => {
-                    let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                    fate == Some(Fate::Committed)
-                }
+            let committed = if let Some(effect) = core.state.effects.get(id) {
+                effect.state == crate::model::EffectState::Committed
+            } else {
+                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
+                fate == Some(Fate::Committed)
             };
             if committed {
                 done.kept.push(id);

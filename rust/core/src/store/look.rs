@@ -430,11 +430,11 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`] for what is no rollback, or finished.
     pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
-        let mut core = self.engine().lock()?;
-        let Some(rollback) = core.state.rollbacks.get(&id).cloned() else {
+        let core = self.engine().lock()?;
+        let Some(rollback) = core.state.rollbacks.get(&id) else {
             return Err(not_found("unfinished rollback", id.0));
         };
-        Ok(plan_of(&mut core.state, &rollback))
+        Ok(plan_of(&core.state, rollback))
     }
 
     /// An approval, answered or not.

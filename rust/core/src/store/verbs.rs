@@ -291,7 +291,7 @@ impl EffectStore {
             (FenceStatus::Waiting, Some(id)) if wait_ms > 0 => {
                 let fence = self.wait_fence(id, wait_ms)?;
                 if fence.status == FenceStatus::Aborted {
-                    let decision = self.decide(target)?;
+                    let decision = Box::new(self.decide(target)?);
                     let rollback = None;
                     return Err(Refusal::FenceClosure { decision, rollback }.into());
                 }
@@ -348,7 +348,7 @@ impl EffectStore {
     ///
     /// # Errors
     /// Where the store is unusable; `None` means that nothing is due in time.
-    pub fn claim(&self, spec: ClaimSpec, wait_ms: u64) -> Result<Option<StepInfo>, Error> {
+    pub fn claim(&self, spec: &ClaimSpec, wait_ms: u64) -> Result<Option<StepInfo>, Error> {
         let attempt = || {
             let command = Command::Claim { spec: spec.clone() };
             expect!(self.submit(command), Reply::Step(step) => step)
@@ -464,12 +464,12 @@ impl EffectStore {
     pub fn deliver(
         &self,
         agent: &str,
-        tools: Option<Vec<String>>,
+        tools: Option<&[String]>,
         lease_ms: u64,
         wait_ms: u64,
     ) -> Result<Option<DeliveryInfo>, Error> {
         let attempt = || {
-            let (agent, tools) = (agent.to_owned(), tools.clone());
+            let (agent, tools) = (agent.to_owned(), tools.map(<[String]>::to_vec));
             let command = Command::Deliver { agent, tools, lease_ms };
             expect!(self.submit(command), Reply::Delivery(delivery) => delivery)
         };

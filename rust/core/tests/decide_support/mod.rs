@@ -3,6 +3,7 @@
 //! needs, and compares.
 
 #![allow(dead_code)] // Each test file uses its own part.
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)] // Short calls in the tests.
 
 use effectstore::decide::{Ended, Fate, History, HistoryError, Stop, decide, report_of};
 use effectstore::model::*;

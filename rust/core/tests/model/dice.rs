@@ -214,23 +214,3 @@ pub fn call_from(dice: &mut Dice<'_>, model: &Model, earlier: usize) -> Call {
         name,
     }
 }
-
-/// The commands of a seed, for tests that want many sequences rather than short ones.
-pub fn script(seed: u64, commands: usize) -> Vec<Command> {
-    let mut state = seed;
-    let mut next = || {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    };
-    let mut command = || {
-        let mut bytes = [0; 12];
-        bytes[..8].copy_from_slice(&next().to_le_bytes());
-        bytes[8..].copy_from_slice(&next().to_le_bytes()[..4]);
-        bytes
-    };
-    (0..commands).map(|_| command()).collect()
-}

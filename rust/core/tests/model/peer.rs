@@ -371,7 +371,7 @@ impl Peer {
             on_failure: None,
             except: Vec::new(),
         };
-        let got = self.store.claim(spec, 0);
+        let got = self.store.claim(&spec, 0);
         let (Some(got), Ok(wanted)) = (agree("claim", got, wanted), wanted) else { return };
         let place =
             got.as_ref().map(|step| (self.back[&step.effect], step.attempt, step.generation));

@@ -207,7 +207,7 @@ impl Model {
         loop {
             let stuck = |e: &Id| {
                 let held = self.held_by(*e, before);
-                !found.contains(e) && !(held.is_disjoint(&found) && held.is_disjoint(&failed))
+                !(found.contains(e) || (held.is_disjoint(&found) && held.is_disjoint(&failed)))
             };
             let more: Ids = due.iter().copied().filter(stuck).collect();
             if more.is_empty() {
