@@ -92,7 +92,7 @@ fn a_child_of_these_tests() {
             say("written");
         }
         "claim and stay" => {
-            let step = store.claim(claim_spec(), 0).unwrap().unwrap();
+            let step = store.claim(&claim_spec(), 0).unwrap().unwrap();
             say(step.attempt);
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
@@ -157,14 +157,14 @@ fn a_claim_ends_with_its_process_and_not_before() {
     for attempt in 1..=2 {
         let (mut child, mut output) = start("claim and stay", &path);
         assert_eq!(heard(&mut output), attempt.to_string());
-        assert!(store.claim(claim_spec(), 200).unwrap().is_none(), "its worker lives");
+        assert!(store.claim(&claim_spec(), 200).unwrap().is_none(), "its worker lives");
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    let step = store.claim(claim_spec(), 5_000).unwrap().expect("its worker is gone");
+    let step = store.claim(&claim_spec(), 5_000).unwrap().expect("its worker is gone");
     assert_eq!((step.effect, step.attempt), (effect, 3));
     // A hold of this process outlives a closed handle: the worker does, too.
     store.close().unwrap();
     drop(store);
-    assert!(open(&path).claim(claim_spec(), 200).unwrap().is_none());
+    assert!(open(&path).claim(&claim_spec(), 200).unwrap().is_none());
 }

@@ -283,17 +283,7 @@ impl State {
     fn recall(&mut self, seq: u64, recalled: &Recalled) {
         let (id, registered) = (recalled.effect, &recalled.registered);
         self.graph.insert(id.0, &raw(&registered.rests_on));
-        let step = recalled.rollback.map(|_| {
-            let mut step = Step::new(recalled.completed_at == 0);
-            if recalled.completed_at > 0 {
-                step.status = StepStatus::Completed { by_hand: false };
-                step.begun = true;
-            }
-            step.completed_at = recalled.completed_at;
-            step.generation = recalled.generation;
-            step.clean_at = seq;
-            Box::new(step)
-        });
+        let step = recalled.rollback.map(|_| Box::new(step_as_it_was(seq, recalled)));
         let live = step.is_none();
         let effect = Effect {
             id,
@@ -346,7 +336,11 @@ impl State {
             rollback.note(seq);
         }
         self.effects.insert(effect);
-        // What rested on a void effect rests on it again, now that it is known to have run (I13).
+        self.rest_again(id);
+    }
+
+    /// What rested on a void effect rests on it again, now that it is known to have run (I13).
+    fn rest_again(&mut self, id: EffectId) {
         let readers: Vec<EffectId> = self
             .effects
             .iter()
@@ -424,4 +418,17 @@ fn recalled_rollback(id: RollbackId, seq: u64, report: &Report) -> Rollback {
         finished: Some(report.clone()),
         records: vec![seq],
     }
+}
+
+/// The step of a recalled effect as it stood when memory let it go.
+fn step_as_it_was(seq: u64, recalled: &Recalled) -> Step {
+    let mut step = Step::new(recalled.completed_at == 0);
+    if recalled.completed_at > 0 {
+        step.status = StepStatus::Completed { by_hand: false };
+        step.begun = true;
+    }
+    step.completed_at = recalled.completed_at;
+    step.generation = recalled.generation;
+    step.clean_at = seq;
+    step
 }

@@ -1,6 +1,7 @@
 //! The store: verbs on top of the decisions, the log and the storage.
 
 mod compensate;
+mod core;
 mod engine;
 mod holds;
 mod keep;
