@@ -51,7 +51,8 @@ impl Turn<'_> {
 
     fn taken_now(&self, id: BranchId) -> Option<Token> {
         let first = self.next() - self.events.len() as u64;
-        let taken = |event: &Event| matches!(event, Event::BranchTaken { branch, .. } if *branch == id);
+        let taken =
+            |event: &Event| matches!(event, Event::BranchTaken { branch, .. } if *branch == id);
         let place = self.events.iter().rposition(taken)?;
         Some(Token { incarnation: self.state.incarnation, number: first + place as u64 })
     }

@@ -59,9 +59,7 @@ impl Turn<'_> {
     /// The branch that owns a target in memory; `None` for what is settled and gone.
     fn owner_of(&self, target: Target) -> Ruling<Option<BranchId>> {
         match target {
-            Target::Branch(branch) => {
-                Ok(Some(branch))
-            }
+            Target::Branch(branch) => Ok(Some(branch)),
             Target::Effect(effect) => Ok(self.state.effects.get(effect).map(|e| e.branch)),
         }
     }

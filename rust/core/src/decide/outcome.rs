@@ -99,10 +99,10 @@ impl Turn<'_> {
         }
         let (rests_on, saw) = self.second_look(id)?;
         if let Some(cause) = saw {
-            self.doom_automatically(
-                &[id],
-                &format!("it read a value of effect {cause}, which is doomed"),
-            );
+            // It did not run, so nothing of it is to be undone (C26, C47).
+            let sentence = super::doom::Sentence { never: Some(id), ..self.sentence(&[id], &[]) };
+            let reason = format!("it read a value of effect {cause}, which is doomed");
+            self.execute(sentence, None, &reason, crate::model::Trigger::Automatic);
             self.not_run_settled(id, problem);
             return Ok(Reply::Effect(id));
         }

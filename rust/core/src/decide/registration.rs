@@ -213,12 +213,7 @@ impl Turn<'_> {
     }
 
     /// What the branch observed counts for every later effect of it.
-    fn observed_by(
-        &self,
-        batch: &Batch,
-        branch: BranchId,
-        rests_on: &mut BTreeSet<EffectId>,
-    ) {
+    fn observed_by(&self, batch: &Batch, branch: BranchId, rests_on: &mut BTreeSet<EffectId>) {
         rests_on.extend(batch.seen.get(&branch).into_iter().flatten().copied());
         if let Some(branch) = self.state.branches.get(&branch) {
             rests_on.extend(branch.observed.iter().copied());

@@ -98,9 +98,8 @@ impl State {
         let mut handed = BTreeSet::new();
         if let Some(inherited) = made.inherited {
             branch.base = self.live_only(&inherited.base);
-            let eager = |id: &&EffectId| {
-                self.live_effect(**id).is_some_and(|effect| !effect.is_deferred())
-            };
+            let eager =
+                |id: &&EffectId| self.live_effect(**id).is_some_and(|effect| !effect.is_deferred());
             branch.tip = branch.base.iter().filter(eager).copied().collect();
             branch.observed = self.live_only(&inherited.observed);
             branch.named = self.live_only(&inherited.named);

@@ -21,9 +21,10 @@ impl State {
         self.graph.insert(seq, &raw(&registered.rests_on));
         let named = self.named_versions(registered);
         // What the branch saw of a call that never ran is under this effect, too, should it have run.
-        let voids = self.branches.get(&branch).map_or_else(Vec::new, |branch| {
-            branch.voids.iter().copied().collect()
-        });
+        let voids = self
+            .branches
+            .get(&branch)
+            .map_or_else(Vec::new, |branch| branch.voids.iter().copied().collect());
         let lineage = self.lineage(branch);
         for level in &lineage {
             if let Some(branch) = self.branches.get_mut(level) {

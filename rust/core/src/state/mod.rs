@@ -33,8 +33,8 @@ pub use undo::{Guard, Undo};
 
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
-    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits, Policy,
-    RollbackId, Target,
+    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits,
+    Policy, RollbackId, Target,
 };
 
 /// A commit that waits.
@@ -230,9 +230,7 @@ impl State {
         // What an earlier fence of this transaction committed is still in the graph.
         let (graph, effects) = (&self.graph, &self.effects);
         let mut open = |id: u64| {
-            effects
-                .get(EffectId(id))
-                .is_some_and(|effect| effect.state != EffectState::Committed)
+            effects.get(EffectId(id)).is_some_and(|effect| effect.state != EffectState::Committed)
         };
         ids(graph.closure_where(&mut self.scratch, &raw(targets), &mut open))
     }

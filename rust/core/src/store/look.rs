@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::EffectStore;
 use super::story::Story;
 use crate::codec::Record;
-use crate::decide::{Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state};
+use crate::decide::{
+    Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state,
+};
 use crate::error::Error;
 use crate::log::{Past, corrupted};
 use crate::model::{

@@ -8,8 +8,8 @@ use crate::decide::Fate;
 use crate::error::Error;
 use crate::log::{corrupted, read_payload};
 use crate::model::{
-    BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Inverse, Outcome, PayloadRef,
-    Registered, RollbackId, Token,
+    BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Inverse, Outcome,
+    PayloadRef, Registered, RollbackId, Token,
 };
 use crate::state::{Effect, State};
 use crate::storage::ReadView;
