@@ -17,6 +17,7 @@ from effectstore import Branch, Store
 from support import TESTS, Child, OpenStore
 from world import FakeClock, World
 
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A fresh outside world."""

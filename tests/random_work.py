@@ -16,6 +16,7 @@ class RandomWork:
         self.chance = random.Random(seed)
         self.keys = ["W", "X", "Y", "Z"]
         self.branches: list[Branch] = []
+        self.opened = 0
         self.effects: list[Effect] = []
         self.closures: dict[int, tuple[int, ...]] = {}
         self.seen: dict[int, str] = {}
@@ -24,7 +25,8 @@ class RandomWork:
             self.open_branch()
 
     def open_branch(self) -> None:
-        number = len(self.branches)
+        number = self.opened  # Counts those that have left the list too: a name is never free again.
+        self.opened += 1
         self.branches.append(self.store.branch(f"B{number}", agent=f"agent{number % 3}"))
 
     def step(self) -> None:

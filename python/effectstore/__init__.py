@@ -4,6 +4,8 @@ Register, commit, reconcile, compensate: every tool call is recorded with its in
 fence atomically and durably, and undone in an order that leaves no call on a value that is gone.
 """
 
+import logging
+
 from effectstore import testing
 from effectstore._approval import Alert, Approval
 from effectstore._branch import Branch
@@ -188,3 +190,6 @@ __all__ = [
     "testing",
     "tool",
 ]
+
+# Who wants the log configures it; without this, Python would print warnings of a library on standard error.
+logging.getLogger("effectstore").addHandler(logging.NullHandler())

@@ -28,10 +28,10 @@ def jsonable(value: Any, *, payloads: bool = False) -> Any:  # noqa: PLR0911  # 
         return str(value)
     if isinstance(value, Mapping):
         return {str(name): jsonable(item, payloads=payloads) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item, payloads=payloads) for item in value]
     if hasattr(value, "to_dict"):
         return value.to_dict(payloads=payloads)
+    if isinstance(value, list | tuple):
+        return [jsonable(item, payloads=payloads) for item in value]
     return repr(value)
 
 

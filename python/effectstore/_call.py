@@ -78,12 +78,12 @@ def watched(effect: Effect, rules: Rules) -> Iterator[None]:
 
 def _after_exception(effect: Effect, error: BaseException, rules: Rules) -> str:
     if not isinstance(error, rules.not_run_on):
-        return f"effectstore: the outcome of effect {effect.id} is unknown"
+        return f"effectstore: the outcome of effect {effect.id} of tool {effect.tool!r} is unknown"
     try:
         effect.not_run(error)
     except EffectStoreError as refusal:
         return f"effectstore: effect {effect.id} did not run, and not_run could not be recorded: {refusal}"
-    return f"effectstore: the outcome of effect {effect.id} is not_run"
+    return f"effectstore: the outcome of effect {effect.id} of tool {effect.tool!r} is not_run"
 
 
 def report(effect: Effect, result: Any, inverse: Inverse | None) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from effectstore._choices import Missing, OnFailure
 from effectstore._context import refuse_new_work
 from effectstore._errors import OptionsError
-from effectstore._handlers import Handler, Handlers, ProgressHook, Worker
+from effectstore._handlers import Handler, Handlers, ProgressHook, Worker, tools_of
 from effectstore._payload import optional_text
 from effectstore._rollback import LEASE_S, Rollback
 from effectstore._session import Session
@@ -52,6 +52,7 @@ def compensate(
         session,
         _rollback_id(session, rollback),
         optional_text(agent, "agent"),
+        tools=None if missing == "fail" else tools_of(handlers),
         missing_fails=missing == "fail",
         retry=None if retry is None else retry._raw(),
         on_failure=on_failure,
@@ -83,7 +84,17 @@ def _rollback_id(session: Session, rollback: "Rollback | int | Literal['due']") 
 class _Pass:
     """One pass of a worker over what is due."""
 
-    __slots__ = ("_agent", "_lease_ms", "_missing_fails", "_on_failure", "_retry", "_rollback", "_session", "_wait_ms")
+    __slots__ = (
+        "_agent",
+        "_lease_ms",
+        "_missing_fails",
+        "_on_failure",
+        "_retry",
+        "_rollback",
+        "_session",
+        "_tools",
+        "_wait_ms",
+    )
 
     def __init__(
         self,
@@ -91,6 +102,7 @@ class _Pass:
         rollback: int | None,
         agent: str | None,
         *,
+        tools: list[str] | None,
         missing_fails: bool,
         retry: "core._Retry | None",
         on_failure: OnFailure | None,
@@ -100,6 +112,7 @@ class _Pass:
         self._session = session
         self._rollback = rollback
         self._agent = agent
+        self._tools = tools
         self._missing_fails = missing_fails
         self._retry = retry
         self._on_failure = on_failure
@@ -112,6 +125,7 @@ class _Pass:
             found = self._session.handle.compensate(
                 self._rollback,
                 self._agent,
+                self._tools,
                 self._missing_fails,
                 self._retry,
                 self._on_failure,

@@ -25,6 +25,7 @@ _FIELDS = (
     "read_versions",
     "writes",
     "after",
+    "rests_on",
     "inverse",
     "reversibility",
     "mode",
@@ -187,8 +188,13 @@ class Effect(Frozen, Bound):
 
     @property
     def after(self) -> tuple[int, ...]:
-        """Ids of the effects that it rests on directly, settled ones included."""
+        """Ids of the effects that it follows: its branch's tip at the registration, or what `after=` named."""
         return tuple(self._full().after)
+
+    @property
+    def rests_on(self) -> tuple[int, ...]:
+        """Ids of all effects that it rests on directly, through observations too, settled ones included."""
+        return tuple(self._full().rests_on)
 
     @property
     def inverse(self) -> Inverse | None:
@@ -277,13 +283,27 @@ class Effect(Frozen, Bound):
         codec = self._session.codec
         raw = None if inverse is None else inverse._raw(codec)
         token = demand(self.token, self.branch)
-        self._session.handle.done(self.id, token, codec.dump(result, "result"), raw, durable)
-        return self.refresh()
+        state = self._session.handle.done(self.id, token, codec.dump(result, "result"), raw, durable)
+        return self._after_report("done", state)
 
     def not_run(self, error: BaseException | str, /) -> "Effect":
         """Report that the call did not run: the effect is void. The error is stored as type and shortened text."""
-        self._session.handle.not_run(self.id, demand(self.token, self.branch), *problem(error))
-        return self.refresh()
+        state = self._session.handle.not_run(self.id, demand(self.token, self.branch), *problem(error))
+        return self._after_report("not_run", state)
+
+    def _after_report(self, outcome: Outcome, state: str | None) -> "Effect":
+        # Without a state the effect is settled and has left memory; it is looked up when somebody asks.
+        return Effect(
+            self._session,
+            self.id,
+            token=self.token,
+            branch_token=self._branch_token,
+            branch_name=self._branch_name,
+            created=self.created,
+            tool=self._tool,
+            state=state,
+            outcome=outcome,
+        )
 
     def exposed(self, to: str) -> "Effect":
         """Record that an outside party saw it; its class becomes at least partial."""

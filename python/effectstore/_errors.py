@@ -479,16 +479,4 @@ def _attribute(name: str, value: Any) -> Any:
         return value.decode("utf-8", "surrogateescape")
     if name in {"held", "current"} and value is not None:
         return Token(*value)
-    if name in {"ref", "target"} and isinstance(value, str):
-        return _reference(value)
     return tuple(value) if isinstance(value, list) else value
-
-
-def _reference(text: str) -> int | str:
-    """The id or the name in a reference of the core, such as `effect 17` or `branch "plan-A"`."""
-    _, _, named = text.partition(" ")
-    if named.isascii() and named.isdigit():
-        return int(named)
-    if len(named) > 1 and named[0] == named[-1] == '"' and "\\" not in named:
-        return named[1:-1]
-    return text

@@ -26,18 +26,15 @@ ANYONE = "*"
 class Delivery(Frozen, Bound):
     """A deferred effect that was handed out under a lease. Report it by `effect.done` or `effect.not_run`."""
 
-    __slots__ = ("_info", "_lease_until_ms", "_session", "effect")
+    __slots__ = ("_info", "_session", "effect")
 
     _session: Session
     _info: "core.DeliveryInfo"
-    _lease_until_ms: int
     effect: Effect
 
-    def __init__(self, session: Session, info: "core.DeliveryInfo", lease_until_ms: int | None = None) -> None:
+    def __init__(self, session: Session, info: "core.DeliveryInfo") -> None:
         object.__setattr__(self, "_session", session)
         object.__setattr__(self, "_info", info)
-        until_ms = info.lease_until_ms if lease_until_ms is None else lease_until_ms
-        object.__setattr__(self, "_lease_until_ms", until_ms)
         object.__setattr__(self, "effect", Effect(session, info.effect, token=Token(*info.token)))
 
     def _carry(self) -> str:
@@ -59,7 +56,7 @@ class Delivery(Frozen, Bound):
     @property
     def lease_until(self) -> datetime:
         """The end of the lease."""
-        return moment(self._lease_until_ms)
+        return moment(self._info.lease_until_ms)
 
     @property
     def token(self) -> Token:
@@ -69,10 +66,8 @@ class Delivery(Frozen, Bound):
     def renew(self, lease: Seconds | None = None) -> "Delivery":
         """Hold it for `lease` seconds from now (60 by default)."""
         lease_ms = to_ms(LEASE_S if lease is None else lease, "lease")
-        # Read before the call, so that the end told here is never later than the true one.
-        until_ms = self._session.handle.now_ms() + lease_ms
-        self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
-        return Delivery(self._session, self._info, until_ms)
+        held = self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
+        return self if held is None else Delivery(self._session, held)
 
     def release(self) -> None:
         """Give it back, to be handed out again."""

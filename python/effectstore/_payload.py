@@ -256,10 +256,10 @@ def key_text(key: bytes) -> str:
 
 
 def keys_bytes(keys: Keys, what: str) -> list[bytes]:
-    """The bytes of one key or several."""
+    """The bytes of one key or several; one that is named twice counts once."""
     if isinstance(keys, str | bytes):
         return [key_bytes(keys, what)]
-    return [key_bytes(key, what) for key in keys]
+    return list(dict.fromkeys(key_bytes(key, what) for key in keys))
 
 
 def reads_raw(reads: Reads, what: str = "reads") -> list[tuple[bytes, int | None]]:

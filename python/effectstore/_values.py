@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-from effectstore._base import PAYLOAD, NoTruth, Plain
+from effectstore._base import PAYLOAD, NoTruth, Plain, jsonable
 from effectstore._choices import (
     Authority,
     BlockReason,
@@ -280,12 +280,15 @@ class Failure(Plain):
         return cls(effect, tool, agent, cast("FailureKind", kind), error_type, message, attempts, writer)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedStep(Plain):
-    """A step that is held by failed steps or live writers (`by`)."""
+class BlockedStep(NamedTuple):
+    """A step, and what holds it: failed steps or live writers."""
 
     effect: int
     by: tuple[int, ...]
+
+    def to_dict(self, *, payloads: bool = False) -> dict[str, Any]:
+        """The fields in terms of JSON."""
+        return {name: jsonable(getattr(self, name), payloads=payloads) for name in self._fields}
 
 
 @dataclass(frozen=True, slots=True)

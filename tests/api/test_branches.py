@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     Branch,
     BranchClosedError,
@@ -18,6 +17,7 @@ from effectstore import (
     StaleTokenError,
     Store,
 )
+from support import OpenStore
 from world import FakeClock, World, ids, states
 
 

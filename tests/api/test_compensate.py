@@ -6,9 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from effectstore.testing import check_inverse
 
-from support import OpenStore
 from effectstore import (
     ApprovalClosedError,
     Branch,
@@ -23,6 +21,8 @@ from effectstore import (
     SeparationOfDutiesError,
     Store,
 )
+from effectstore.testing import check_inverse
+from support import OpenStore
 from world import AT_ONCE, FakeClock, World, ids, members
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import OpenStore
 from effectstore import (
     Branch,
     EffectStoreError,
@@ -23,6 +22,7 @@ from effectstore import (
     StorageError,
     Store,
 )
+from support import OpenStore
 from world import World
 
 CANARY = "canary-7f3a"

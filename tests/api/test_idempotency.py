@@ -7,7 +7,6 @@ from threading import Barrier
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     Branch,
     IdempotencyConflictError,
@@ -17,6 +16,7 @@ from effectstore import (
     StaleTokenError,
     Store,
 )
+from support import OpenStore
 from world import STOPPED, FakeClock
 
 UNDO = Inverse("undo", {})

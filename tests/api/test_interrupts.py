@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import Child, OpenStore, rest_of
 from effectstore import Inverse, Store
+from support import Child, OpenStore, rest_of
 from world import World, states
 
 pytestmark = pytest.mark.timeout(120)

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from support import OpenStore
 from effectstore import Branch, Effect, EffectStoreError, Inverse, PayloadError, Store
+from support import OpenStore
 from world import World
 
 UNDO = Inverse("undo", {})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import OpenStore
 from effectstore import EffectStoreError, Inverse, Store
+from support import OpenStore
 from world import World
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     Branch,
     CommitReservedError,
@@ -19,6 +18,7 @@ from effectstore import (
     Retry,
     Store,
 )
+from support import OpenStore
 from world import World, ids, states
 
 UNDO = Inverse("undo", {})
@@ -95,7 +95,8 @@ def test_beyond_a_limit_a_call_is_refused_by_name_with_nothing_stored(open_store
     store = open_store(limits=Limits(**{limit: value}))
     with pytest.raises(LimitExceededError) as refusal:
         scenario(store)
-    assert (refusal.value.limit, refusal.value.value) == (limit, value)
+    assert (refusal.value.limit, refusal.value.allowed) == (limit, value)
+    assert refusal.value.value > value, "what it would have been"
     assert set(refusal.value.wait_for) <= {effect.id for effect in store.effects()}
     before = [effect.id for effect in store.effects()]
     store.close()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     ApprovalClosedError,
     Branch,
@@ -20,6 +19,7 @@ from effectstore import (
     StaleTokenError,
     Store,
 )
+from support import OpenStore
 from world import FakeClock, World, states
 
 UNDO = Inverse("undo", {})

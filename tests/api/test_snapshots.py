@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import Branch, Effect, Inverse, NotFoundError, Retry, StaleTokenError, Store
+from support import OpenStore
 from world import World
 
 SECRET = "canary-5b1d"

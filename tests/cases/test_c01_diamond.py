@@ -9,8 +9,8 @@ from threading import Barrier
 import pytest
 
 import effectstore
-from support import OpenStore
 from effectstore import Branch, Effect, Policy, Reconciliation, Store
+from support import OpenStore
 from world import World, ids
 
 # Names that give a wrong order when somebody sorts by them, whichever way.

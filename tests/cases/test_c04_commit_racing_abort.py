@@ -10,7 +10,6 @@ from threading import Barrier
 
 import pytest
 
-from support import Child, OpenStore, rest_of
 from effectstore import (
     AlreadySettledError,
     BranchClosedError,
@@ -21,6 +20,7 @@ from effectstore import (
     RefusedError,
     Store,
 )
+from support import Child, OpenStore, rest_of
 from world import World, ids, states
 
 ALREADY_DECIDED = (FenceClosureError, DoomedBranchError, BranchClosedError, AlreadySettledError)

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from support import Child, OpenStore, rest_of
 from effectstore import Policy, Retry, Store
+from support import Child, OpenStore, rest_of
 from world import World, ids
 
 # Attempts are counted over restarts, and a killed one counts: more are allowed than a test kills.

@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from support import OpenStore
 from effectstore import PermanentError, Policy, Store
+from support import OpenStore
 from world import AT_ONCE, World, blocked_by, ids, members
 
 OnFailure = Literal["halt", "continue"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import Branch, Effect, LeaseLostError, StaleTokenError, Step, Store
+from support import OpenStore
 from world import FakeClock, World, states
 
 BRANCH_CALLS: dict[str, Callable[[Store, Branch, Effect], Any]] = {

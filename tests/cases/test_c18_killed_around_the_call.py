@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from support import Child, OpenStore
 from effectstore import (
     EffectStoreError,
     Inverse,
@@ -19,6 +18,7 @@ from effectstore import (
     PayloadError,
     Store,
 )
+from support import Child, OpenStore
 from world import World
 
 POINTS = ["before register", "after register", "inside the tool", "before done", "after done"]

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import Child, OpenStore
 from effectstore import (
     CompensationScopeError,
     ForkedError,
@@ -25,6 +24,7 @@ from effectstore import (
     Store,
     StoreBusyError,
 )
+from support import Child, OpenStore
 from world import World, states
 
 pytestmark = pytest.mark.timeout(180)  # A hang is what these tests look for.

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import OpenStore
 from effectstore import (
     EffectStoreError,
     Inverse,
@@ -18,6 +17,7 @@ from effectstore import (
     Registration,
     Store,
 )
+from support import OpenStore
 from world import World, ids
 
 Key = str | bytes

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     Branch,
     DoomedDependencyError,
@@ -21,6 +20,7 @@ from effectstore import (
     Step,
     Store,
 )
+from support import OpenStore
 from world import AT_ONCE, World, ids
 
 

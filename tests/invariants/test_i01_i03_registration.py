@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from support import Child, OpenStore
 from effectstore import (
     ApprovalRequiredError,
     DoomedDependencyError,
@@ -18,6 +17,7 @@ from effectstore import (
     RefusedError,
     Store,
 )
+from support import Child, OpenStore
 from world import World, ids, states
 
 

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from support import Child, OpenStore
 from effectstore import (
     AlreadySettledError,
     DoomedDependencyError,
@@ -18,6 +17,7 @@ from effectstore import (
     Store,
 )
 from random_work import RandomWork
+from support import Child, OpenStore
 from world import STOPPED, World, ids, states
 
 SEEDS = range(8)

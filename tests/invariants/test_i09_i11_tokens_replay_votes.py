@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import OpenStore
 from effectstore import FenceClosureError, Policy, StaleTokenError, Store
 from random_work import RandomWork
+from support import OpenStore
 from world import World, ids, states
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import effectstore
-from support import Child, OpenStore
 from effectstore import (
     AlreadySettledError,
     CompensationScopeError,
@@ -19,6 +18,7 @@ from effectstore import (
     Step,
     Store,
 )
+from support import Child, OpenStore
 from world import AT_ONCE, World, blocked_by, ids, states
 
 

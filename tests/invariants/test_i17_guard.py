@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import AlreadySettledError, Effect, Inverse, Step, Store
+from support import OpenStore
 from world import AT_ONCE, World, blocked_by
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from support import OpenStore
 from effectstore import (
     Branch,
     Effect,
@@ -24,6 +23,7 @@ from effectstore import (
     Policy,
     Store,
 )
+from support import OpenStore
 from world import FakeClock, World, ids, members, states
 
 

@@ -12,7 +12,7 @@ from .world import Branch, Effect, Inverse, Refused, Seen
 
 @dataclass(frozen=True)
 class Call:
-    """What `register` takes; `after` holds ids or, negative, places of earlier items of the same call (-1 is the first)."""
+    """What `register` takes; `after` holds ids or, negative, places of earlier items of the call (-1: the first)."""
 
     tool: str
     args: str = ""

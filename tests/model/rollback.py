@@ -300,7 +300,7 @@ class Rollbacks(World):
                 undo.status, undo.kind = "failed", "timeout"
 
     def judge_due(self) -> None:
-        """Fail the due steps that cannot be run: no inverse, denied, window over, a committed later writer (C49-C60)."""
+        """Fail due steps that cannot be run: no inverse, denied, window over, a committed later writer (C49-C60)."""
         for e in self.effects.values():
             if e.undo is None or e.undo.status != "due":
                 continue

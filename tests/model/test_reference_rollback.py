@@ -1,4 +1,4 @@
-"""The model against scenes worked out by hand from the semantics: undo order, attempts, guard, generations, approvals."""
+"""The model against scenes worked out by hand: undo order, attempts, guard, generations, approvals."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def same_failure(run: Run, setting: Setting, kind: type[Exception]) -> Callable[
     def fails(script: list[bytes]) -> bool:
         try:
             run(setting, script)
-        except Exception as error:  # noqa: BLE001 - any error of either side is a failure to make short
+        except Exception as error:  # Any error of either side is a failure to make short
             return type(error) is kind
         return False
 

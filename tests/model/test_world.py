@@ -1,6 +1,7 @@
 """T2 on the model: when every rollback is clean, the world is what the surviving effects alone would have made.
 
-The world is a value per key: the id of the effect that wrote it last. An effect lands when its call reports that it ran,
+The world is a value per key: the id of the effect that wrote it last. An effect lands
+when its call reports that it ran,
 also when it reports late; an inverse puts back what was there when the effect was registered.
 """
 

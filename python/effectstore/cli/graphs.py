@@ -44,7 +44,7 @@ class Graph:
             reads = frozenset(effect.reads)
             edges = tuple(
                 (target, tuple(sorted(str(key) for key in reads & written[target])))
-                for target in sorted(effect.after)
+                for target in sorted(effect.rests_on)
                 if target in written
             )
             nodes.append(Node(effect.id, effect.branch, effect.tool, effect.state, bool(effect.compensated), edges))

@@ -48,6 +48,7 @@ pub(crate) struct EffectInfo {
     reads: Vec<ReadPair>,
     writes: Vec<Vec<u8>>,
     after: Vec<u64>,
+    rests_on: Vec<u64>,
     inverse: Option<InverseTuple>,
     reversibility: &'static str,
     mode: &'static str,
@@ -75,6 +76,7 @@ impl From<model::EffectInfo> for EffectInfo {
             reads: reads_out(info.reads),
             writes: info.writes.into_iter().map(|key| key.0).collect(),
             after: ids(&info.after),
+            rests_on: ids(&info.rests_on),
             inverse: info.inverse.map(|(inverse, args)| inverse_out(inverse, args)),
             reversibility: word(info.class, CLASSES),
             mode: word(info.mode, MODES),
@@ -147,11 +149,13 @@ impl Handle {
         result: Vec<u8>,
         inverse: Option<InverseTuple>,
         durable: bool,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<&'static str>> {
         let mut payloads = Payloads::default();
         let inverse = inverse.map(|raw| inverse_in(raw, &mut payloads));
         let (effect, token) = (EffectId(effect), token_in(token));
-        call(py, || self.store()?.done(effect, token, result, inverse, payloads, durable))
+        let state =
+            call(py, || self.store()?.done(effect, token, result, inverse, payloads, durable))?;
+        Ok(state.map(|state| word(state, EFFECT_STATES)))
     }
 
     fn not_run(
@@ -161,9 +165,11 @@ impl Handle {
         token: TokenPair,
         error_type: String,
         message: &str,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<&'static str>> {
         let problem = Problem::new(error_type, message);
-        call(py, || self.store()?.not_run(EffectId(effect), token_in(token), problem))
+        let (effect, token) = (EffectId(effect), token_in(token));
+        let state = call(py, || self.store()?.not_run(effect, token, problem))?;
+        Ok(state.map(|state| word(state, EFFECT_STATES)))
     }
 
     fn exposed(&self, py: Python<'_>, effect: u64, token: TokenPair, to: &str) -> PyResult<()> {
@@ -217,7 +223,7 @@ impl Handle {
                 let (true, Some(token)) = (receipt.created, receipt.token) else { continue };
                 let problem = Problem::new("KeyboardInterrupt", &format!("{tool} was not started"));
                 // A refusal here leaves the outcome unknown, which is safe.
-                let _: Result<(), effectstore::Error> =
+                let _: Result<_, effectstore::Error> =
                     py.detach(|| guarded(|| self.store()?.not_run(receipt.effect, token, problem)));
             }
         })

@@ -2,7 +2,7 @@
 //! hands over code, message, place in the batch and attributes.
 
 use effectstore::Error;
-use effectstore::model::Refusal;
+use effectstore::model::{Name, Refusal};
 use effectstore::storage::StorageError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -127,8 +127,8 @@ fn refused_more(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
             fields.set_item("step", step.0)?;
             fields.set_item("holder", holder.as_deref())
         }
-        Refusal::NotFound { reference } => fields.set_item("ref", reference),
-        Refusal::CommitReserved { target } => fields.set_item("target", target),
+        Refusal::NotFound { name, .. } => name_out(fields, "ref", name),
+        Refusal::CommitReserved { target } => name_out(fields, "target", target),
         Refusal::StaleVersion { key, version, newest } => {
             fields.set_item("key", &key.0)?;
             fields.set_item("version", version)?;
@@ -136,6 +136,13 @@ fn refused_more(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
         }
         Refusal::Options { option, .. } => fields.set_item("option", option),
         _ => Ok(()),
+    }
+}
+
+fn name_out(fields: &Bound<'_, PyDict>, field: &str, name: &Name) -> PyResult<()> {
+    match name {
+        Name::Id(id) => fields.set_item(field, id),
+        Name::Text(text) => fields.set_item(field, text),
     }
 }
 

@@ -56,9 +56,10 @@ impl Handle {
         effect: u64,
         token: TokenPair,
         lease_ms: Option<u64>,
-    ) -> PyResult<()> {
-        call(py, || self.store()?.hold_delivery(EffectId(effect), token_in(token), lease_ms))
-            .map(drop)
+    ) -> PyResult<Option<DeliveryInfo>> {
+        let (effect, token) = (EffectId(effect), token_in(token));
+        let held = call(py, || self.store()?.hold_delivery(effect, token, lease_ms))?;
+        Ok(held.map(Into::into))
     }
 
     #[pyo3(signature = (agent))]

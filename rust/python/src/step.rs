@@ -117,13 +117,14 @@ impl Handle {
 
     /// Rollbacks, their report, and the approvals waited for. What `run` raises interrupts the
     /// attempt.
-    #[pyo3(signature = (rollback, agent, missing_fails, retry, on_failure, lease_ms, wait_ms, run))]
+    #[pyo3(signature = (rollback, agent, tools, missing_fails, retry, on_failure, lease_ms, wait_ms, run))]
     #[allow(clippy::too_many_arguments)] // One for each option.
     fn compensate(
         &self,
         py: Python<'_>,
         rollback: Option<u64>,
         agent: Option<String>,
+        tools: Option<Vec<String>>,
         missing_fails: bool,
         retry: Option<RetryTuple>,
         on_failure: Option<&str>,
@@ -134,6 +135,7 @@ impl Handle {
         let options = CompensateOptions {
             rollback: rollback.map(RollbackId),
             agent,
+            tools,
             missing_fails,
             retry: retry.map(retry_in),
             on_failure: on_failure

@@ -29,6 +29,40 @@ pub struct Header {
     pub event: Event,
 }
 
+/// The same as [`Header`], for writing: it borrows what it says.
+#[derive(Clone, Copy, Debug, Encode)]
+#[cbor(map)]
+pub struct HeaderRef<'a> {
+    /// See [`Header::time_ms`].
+    #[n(0)]
+    pub time_ms: u64,
+    /// See [`Header::command_id`].
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub command_id: Option<[u8; 16]>,
+    /// See [`Header::more`].
+    #[n(2)]
+    pub more: Option<u64>,
+    /// See [`Header::command`].
+    #[n(3)]
+    pub command: Option<&'a Command>,
+    /// See [`Header::event`].
+    #[n(4)]
+    pub event: &'a Event,
+}
+
+impl<'a> From<&'a Header> for HeaderRef<'a> {
+    fn from(header: &'a Header) -> Self {
+        let Header { time_ms, command_id, more, command, event } = header;
+        HeaderRef {
+            time_ms: *time_ms,
+            command_id: *command_id,
+            more: *more,
+            command: command.as_ref(),
+            event,
+        }
+    }
+}
+
 /// A payload as a record holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadItem {
@@ -87,7 +121,7 @@ pub fn encode<'p>(
     into: &mut Vec<u8>,
     previous: &[u8; 32],
     seq: u64,
-    header: &Header,
+    header: HeaderRef<'_>,
     payload: &dyn Fn(&PayloadRef) -> Option<&'p [u8]>,
 ) -> Result<[u8; 32], DecodeError> {
     into.clear();

@@ -67,7 +67,7 @@ impl Turn<'_> {
             return Err(if known {
                 Refusal::AlreadySettled { reference: id.0, state: "finished" }.into()
             } else {
-                Refusal::NotFound { reference: format!("rollback {id}") }.into()
+                Refusal::no_such("rollback", id.0).into()
             });
         };
         if rollback.denied {
@@ -151,7 +151,7 @@ impl Turn<'_> {
     /// The refusal of an approval that memory has let go.
     fn no_longer_open(&self, id: ApprovalId) -> Ruling<Refusal> {
         let Some(Event::ApprovalRequested { .. }) = self.history.event(id.0)? else {
-            return Ok(Refusal::NotFound { reference: format!("approval {id}") });
+            return Ok(Refusal::no_such("approval", id.0));
         };
         let mut state = ApprovalState::Stale;
         let mut successor = None;

@@ -39,7 +39,7 @@ impl Turn<'_> {
         let Some(Event::BranchCreated { name, agent, parent, reads, .. }) =
             self.history.event(id.0)?
         else {
-            return Err(Refusal::NotFound { reference: format!("branch {id}") }.into());
+            return Err(Refusal::no_such("branch", id.0).into());
         };
         let parent = parent.map(|parent| self.branch_name(parent)).transpose()?;
         // A takeover in this very turn handed out the newest token; the table does not know it yet.
@@ -131,7 +131,7 @@ impl Turn<'_> {
             None => match self.history.branch_named(name)? {
                 Some(id) => id,
                 None => {
-                    return Err(Refusal::NotFound { reference: format!("branch {name:?}") }.into());
+                    return Err(Refusal::no_such_branch(name).into());
                 }
             },
         };
@@ -170,9 +170,7 @@ impl Turn<'_> {
         self.emit(Event::BranchMerged { branch: id });
         let closed =
             info.map(|info| BranchInfo { state: BranchState::Closed, tip: Vec::new(), ..info });
-        closed
-            .map(Reply::Branch)
-            .ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        closed.map(Reply::Branch).ok_or_else(|| Refusal::no_such("branch", id.0).into())
     }
 
     fn heartbeat(&mut self, id: BranchId, token: Token) -> Ruling<BranchId> {

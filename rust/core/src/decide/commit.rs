@@ -5,7 +5,7 @@ use super::vote::with_vote_of;
 use super::{Ruling, Turn, decision};
 use crate::model::{
     Authority, Blocker, BranchId, BranchState, EffectId, EffectState, Escalate, Event, FenceId,
-    FenceInfo, FenceStatus, MemberSet, Refusal, Reply, Target, Token,
+    FenceInfo, FenceStatus, MemberSet, Name, Refusal, Reply, Target, Token,
 };
 use crate::state::{Effect, Intent};
 
@@ -34,16 +34,17 @@ impl Turn<'_> {
         }
         let closure = self.state.closure(&targets);
         let votes = self.owners_part(target, owner, &closure);
-        let part: std::collections::BTreeSet<EffectId> = votes.iter().copied().collect();
+        // What misses the owner's vote and is its own gets it now; a commit of the whole branch
+        // votes for what its children have registered, too.
+        let whole = matches!(target, Target::Branch(_));
         let owners_vote = with_vote_of(owner);
         let voted = |effect: &Effect| {
-            effect.is_sealed() || (part.contains(&effect.id) && owners_vote(effect))
+            effect.is_sealed() || ((whole || effect.branch == owner) && owners_vote(effect))
         };
         let blockers = self.in_the_way(&closure, &voted);
         if blockers.is_empty() {
             // A vote that this fence uses up is said by the fence itself.
-            let left: Vec<EffectId> =
-                votes.into_iter().filter(|vote| closure.binary_search(vote).is_err()).collect();
+            let left = without(&votes, &closure);
             self.vote_for(Some(owner), left, None);
             return Ok(Reply::Fence(self.fence(None, closure, vec![target], None)));
         }
@@ -68,7 +69,7 @@ impl Turn<'_> {
     fn commit_settled(&self, target: Target) -> Ruling<Reply> {
         let Target::Effect(effect) = target else { return Ok(Reply::Fence(nothing_left())) };
         match self.history.fate(effect)? {
-            None => Err(Refusal::NotFound { reference: format!("effect {effect}") }.into()),
+            None => Err(Refusal::no_such("effect", effect.0).into()),
             Some(super::Fate::Committed) => Ok(Reply::Fence(nothing_left())),
             Some(_) => Err(self.aborted(target)),
         }
@@ -262,12 +263,25 @@ impl Turn<'_> {
         self.keep_watching(id);
     }
 
-    pub(super) fn target_name(&self, target: Target) -> Ruling<String> {
+    fn target_name(&self, target: Target) -> Ruling<Name> {
         Ok(match target {
-            Target::Branch(branch) => format!("branch {:?}", self.branch_name(branch)?),
-            Target::Effect(effect) => format!("effect {effect}"),
+            Target::Branch(branch) => Name::Text(self.branch_name(branch)?),
+            Target::Effect(effect) => Name::Id(effect.0),
         })
     }
+}
+
+/// Those of an ascending list that are not in another one.
+fn without(list: &[EffectId], other: &[EffectId]) -> Vec<EffectId> {
+    let mut other = other.iter().peekable();
+    let mut left = Vec::new();
+    for id in list {
+        while other.next_if(|taken| *taken < id).is_some() {}
+        if other.peek() != Some(&id) {
+            left.push(*id);
+        }
+    }
+    left
 }
 
 /// The answer where everything asked for is committed already.

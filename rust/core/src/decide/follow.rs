@@ -129,6 +129,9 @@ impl Turn<'_> {
 
     fn fenced_over(&self, members: impl Iterator<Item = EffectId>, changed: &mut Changed) {
         let undoing = self.state.rollbacks.values().any(|rollback| rollback.open);
+        if !undoing && self.state.effects.deferred() == 0 {
+            return;
+        }
         let mut gone = false;
         for id in members {
             match self.state.effects.get(id) {
@@ -170,13 +173,14 @@ impl Turn<'_> {
         let denied = rollback.is_some_and(|rollback| rollback.denied);
         let expired = effect.deadline_ms.is_some_and(|deadline| self.now_ms >= deadline);
         let failed = if effect.inverse.is_none() {
-            Failed::of(FailureKind::NotCompensable)
+            Failed::of(FailureKind::NotCompensable, "it was registered without an inverse")
         } else if denied {
-            Failed::of(FailureKind::Denied)
+            Failed::of(FailureKind::Denied, "the approval of the rollback was denied")
         } else if expired {
-            Failed::of(FailureKind::Expired)
-        } else if let Guard::Conflict(writer) = self.state.guard(id) {
-            Failed { writer: Some(writer), ..Failed::of(FailureKind::Conflict) }
+            Failed::of(FailureKind::Expired, "the window of its inverse has passed")
+        } else if let Guard::Conflict(writer, key) = self.state.guard(id) {
+            let text = format!("effect {writer} wrote key {key:?} later and is committed");
+            Failed { writer: Some(writer), ..Failed::of(FailureKind::Conflict, &text) }
         } else {
             return;
         };

@@ -39,6 +39,12 @@ pub trait History {
     /// The effect that first registered under this idempotency key and has not become void.
     fn known_key(&self, key: &[u8]) -> Result<Option<EffectId>, HistoryError>;
 
+    /// The time of a record, in milliseconds of the store's clock; `None` where it is not known.
+    fn time_ms(&self, seq: u64) -> Result<Option<u64>, HistoryError> {
+        let _ = seq;
+        Ok(None)
+    }
+
     /// The event of a record; `None` past the head.
     fn event(&self, seq: u64) -> Result<Option<Event>, HistoryError>;
 

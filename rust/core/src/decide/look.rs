@@ -63,11 +63,24 @@ fn of_branch(state: &State, id: BranchId) -> Decision {
     let all = closure(state, &own);
     let vote = with_vote_of(id);
     let blockers = blockers(state, &all, &|member| member.is_sealed() || vote(member));
-    let mut below = BTreeSet::new();
-    for effect in &all {
-        below.extend(state.graph.dependencies(effect.0).into_iter().map(EffectId));
-    }
-    judge(state, id.0, &all, below.into_iter().collect(), blockers)
+    let last = last_of(state, &own);
+    let below = all.iter().copied().filter(|member| !last.contains(member)).collect();
+    judge(state, id.0, &all, below, blockers)
+}
+
+/// Those of a branch's own effects that no other of them rests on.
+fn last_of(state: &State, own: &[EffectId]) -> BTreeSet<EffectId> {
+    let mut scratch = Scratch::new();
+    let open = ids(state.graph.uncovered(&mut scratch, &raw(own)));
+    // The newest member of a ring is uncovered only by the tip's rule: others rest on it all the same.
+    open.into_iter()
+        .filter(|last| {
+            let above = state.graph.cascade(&mut scratch, &[last.0]);
+            !above
+                .iter()
+                .any(|other| *other != last.0 && own.binary_search(&EffectId(*other)).is_ok())
+        })
+        .collect()
 }
 
 fn judge(
@@ -108,12 +121,14 @@ pub(super) fn blockers(
 ) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for effect in closure.iter().filter_map(|id| state.live_effect(*id)) {
-        let branch = state.branches.get(&effect.branch);
-        let block = |reason| Blocker {
-            effect: effect.id,
-            branch: branch.map_or_else(String::new, |branch| branch.name.clone()),
-            agent: branch.map_or_else(String::new, |branch| branch.agent.clone()),
-            reason,
+        let block = |reason| {
+            let branch = state.branches.get(&effect.branch);
+            Blocker {
+                effect: effect.id,
+                branch: branch.map_or_else(String::new, |branch| branch.name.clone()),
+                agent: branch.map_or_else(String::new, |branch| branch.agent.clone()),
+                reason,
+            }
         };
         if !voted(effect) {
             blockers.push(block(BlockReason::NoVote));

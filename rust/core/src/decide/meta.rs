@@ -47,6 +47,8 @@ fn check_policy(policy: &Policy) -> Result<(), Refusal> {
 impl Turn<'_> {
     pub(super) fn meta(&mut self, command: &Command) -> Ruling<Reply> {
         match command {
+            // Two processes may find the new store empty at once; the first one's settings hold.
+            Command::Create { .. } if self.state.head > 0 => {}
             Command::Create { store_id, limits, policy } => {
                 check_limits(limits)?;
                 check_policy(policy)?;
@@ -81,7 +83,7 @@ impl Turn<'_> {
                 if self.state.alerts.contains_key(&alert.0) {
                     self.emit(Event::AlertAcknowledged { alert: *alert, by: by.clone() });
                 } else if !matches!(self.history.event(alert.0)?, Some(Event::Alerted { .. })) {
-                    return Err(Refusal::NotFound { reference: format!("alert {alert}") }.into());
+                    return Err(Refusal::no_such("alert", alert.0).into());
                 }
             }
             Command::Restore => {

@@ -169,6 +169,7 @@ impl Turn<'_> {
             Command::HoldDelivery { effect, token, lease_ms } => {
                 self.hold_delivery(*effect, *token, *lease_ms)
             }
+            Command::WorkersGone { holds } => self.workers_gone(holds),
             Command::Tick => Ok(Reply::Events(self.events.len() as u64)),
         }
     }

@@ -239,7 +239,16 @@ impl Turn<'_> {
             return Ok(Err((refusal, writer)));
         }
         match self.look(branch, read, ReadRule::Speculative) {
-            Ok(writers) => Ok(Ok(writers.into_iter().filter(|writer| *writer != id).collect())),
+            Ok(writers) if writers.contains(&id) => {
+                // It does not observe its own write, and so sees whatever that write covers.
+                let mut others = self.state.live_writers(&read.key);
+                others.retain(|writer| *writer != id);
+                others.sort_unstable();
+                let mut scratch = crate::graph::Scratch::new();
+                let raw = crate::state::raw(&others);
+                Ok(Ok(crate::state::ids(self.state.graph.uncovered(&mut scratch, &raw))))
+            }
+            Ok(writers) => Ok(Ok(writers)),
             Err(Stop::Refused {
                 refusal: Refusal::DoomedDependency { dependency, key }, ..
             }) => Ok(Err((Refusal::DoomedDependency { dependency, key }, dependency))),

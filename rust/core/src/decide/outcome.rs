@@ -53,7 +53,7 @@ impl Turn<'_> {
             }
             None => match self.history.event(id.0)? {
                 Some(Event::Registered(_)) => Ok(()),
-                _ => Err(Refusal::NotFound { reference: format!("effect {id}") }.into()),
+                _ => Err(Refusal::no_such("effect", id.0).into()),
             },
         }
     }
@@ -235,7 +235,7 @@ impl Turn<'_> {
     fn report_on_gone(&mut self, id: EffectId, report: Report<'_>) -> Ruling<()> {
         let state = match self.history.fate(id)? {
             None => {
-                return Err(Refusal::NotFound { reference: format!("effect {id}") }.into());
+                return Err(Refusal::no_such("effect", id.0).into());
             }
             Some(Fate::Committed) => "committed",
             Some(fate) => {
@@ -303,7 +303,7 @@ impl Turn<'_> {
             }
             Some(_) => {}
             None if self.history.fate(id)?.is_some() => {}
-            None => return Err(Refusal::NotFound { reference: format!("effect {id}") }.into()),
+            None => return Err(Refusal::no_such("effect", id.0).into()),
         }
         Ok(Reply::Effect(id))
     }

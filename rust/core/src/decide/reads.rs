@@ -1,7 +1,7 @@
 //! What a read of a key may have seen: the heart of I12.
 
 use super::{Fate, Ruling, Turn};
-use crate::model::{BranchId, EffectId, EffectState, Event, Key, Read, ReadRule, Refusal};
+use crate::model::{BranchId, EffectId, EffectState, Event, Key, Name, Read, ReadRule, Refusal};
 
 impl Turn<'_> {
     /// The live writers that a read by this branch rests on, or why it is not admitted (C7).
@@ -41,8 +41,10 @@ impl Turn<'_> {
         version: EffectId,
         rule: ReadRule,
     ) -> Ruling<Vec<EffectId>> {
-        let missing =
-            || Refusal::NotFound { reference: format!("version {version} of key {key:?}") };
+        let missing = || Refusal::NotFound {
+            reference: format!("version {version} of key {key:?}"),
+            name: Name::Id(version.0),
+        };
         let doomed = || Refusal::DoomedDependency { dependency: version, key: Some(key.clone()) };
         if let Some(effect) = self.state.effects.get(version) {
             if !effect.writes.contains(key) {

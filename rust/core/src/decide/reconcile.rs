@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::doom::{Sentence, split};
 use super::{Fate, Ruling, Turn, decision};
 use crate::model::{
-    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, OnConflict,
-    Reconciliation, Refusal, Reply, Target, Trigger,
+    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, FenceInfo,
+    FenceStatus, OnConflict, Reconciliation, Refusal, Reply, Target, Trigger,
 };
 use crate::state::Effect;
 
@@ -43,8 +43,9 @@ impl Turn<'_> {
             }
         }
         let votes = self.authority_votes(commit, &targets, &winners, *closure);
-        let voted: BTreeSet<EffectId> = votes.iter().copied().collect();
-        let counted = |effect: &Effect| effect.is_sealed() || voted.contains(&effect.id);
+        let all = votes.len() == winners.len();
+        let counted =
+            |effect: &Effect| all || effect.is_sealed() || votes.binary_search(&effect.id).is_ok();
         let blockers = self.in_the_way(&winners, &counted);
         if !blockers.is_empty() && *escalate == Escalate::Never {
             let target = commit.first().copied().unwrap_or(Target::Effect(EffectId(0)));
@@ -72,24 +73,38 @@ impl Turn<'_> {
     ) {
         if winners.targets.is_empty() {
             if !winners.dropped && !commit.is_empty() {
-                let by = by.map(str::to_owned);
-                answer.fence = Some(self.fence(None, Vec::new(), commit.to_vec(), by));
+                answer.fence = Some(self.nothing_won(commit, by));
             }
             return;
         }
-        let unsealed: Vec<EffectId> = winners
-            .votes
-            .into_iter()
-            .filter(|id| self.state.live_effect(*id).is_some_and(|effect| !effect.is_sealed()))
-            .collect();
-        self.vote_for(None, unsealed, by);
         let fence = if winners.blockers.is_empty() {
+            // The fence says its own votes: all of them are for members of it.
             self.fence(None, winners.closure, commit.to_vec(), by.map(str::to_owned))
         } else {
+            let unsealed: Vec<EffectId> = winners
+                .votes
+                .into_iter()
+                .filter(|id| self.state.live_effect(*id).is_some_and(|effect| !effect.is_sealed()))
+                .collect();
+            self.vote_for(None, unsealed, by);
             self.intend(winners.targets, commit.to_vec(), by, winners.blockers)
         };
         answer.committed.clone_from(&fence.committed);
         answer.fence = Some(fence);
+    }
+
+    /// The fence of a commit side without live effects: committed, as far as anything of it is; one
+    /// that asks for void effects only ends as aborted (section 5).
+    fn nothing_won(&mut self, commit: &[Target], by: Option<&str>) -> FenceInfo {
+        let void = |target: &Target| match *target {
+            Target::Effect(id) => self.history.fate(id).ok().flatten() == Some(Fate::Void),
+            Target::Branch(_) => false,
+        };
+        if !commit.iter().all(void) {
+            return self.fence(None, Vec::new(), commit.to_vec(), by.map(str::to_owned));
+        }
+        let waiting = self.intend(Vec::new(), commit.to_vec(), by, Vec::new());
+        FenceInfo { status: FenceStatus::Aborted, ..waiting }
     }
 
     fn must_exist(&self, target: Target) -> Ruling<()> {
@@ -99,7 +114,7 @@ impl Turn<'_> {
                 if self.state.effects.contains(effect) || self.history.fate(effect)?.is_some() {
                     return Ok(());
                 }
-                Err(Refusal::NotFound { reference: format!("effect {effect}") }.into())
+                Err(Refusal::no_such("effect", effect.0).into())
             }
         }
     }

@@ -177,6 +177,9 @@ impl Turn<'_> {
         let Some(Event::Registered(first)) = self.history.event(effect.0)? else {
             return Ok(None);
         };
+        if self.forgotten(effect)? {
+            return Ok(None);
+        }
         self.same_content(effect, &first, placed)?;
         if let Some(known) = self.state.effects.get(effect) {
             let own = known.branch == placed.branch;
@@ -204,6 +207,19 @@ impl Turn<'_> {
             state,
             outcome,
         }))
+    }
+
+    /// Whether a key is past its retention, which counts from the registration. What is not settled
+    /// keeps its key however old it is.
+    fn forgotten(&self, effect: EffectId) -> Ruling<bool> {
+        let Some(retention_ms) = self.state.policy.key_retention_ms else { return Ok(false) };
+        let open = self.state.effects.get(effect).is_some_and(|known| {
+            known.state != EffectState::Committed || known.outcome == Outcome::Unknown
+        });
+        let Some(registered_ms) = self.history.time_ms(effect.0)?.filter(|_| !open) else {
+            return Ok(false);
+        };
+        Ok(self.now_ms >= registered_ms.saturating_add(retention_ms))
     }
 
     fn same_content(&self, effect: EffectId, first: &Registered, placed: &Placed) -> Ruling<()> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::register::Batch;
 use super::{Fate, Ruling, Turn};
 use crate::model::{
-    After, ApprovalState, BranchId, Class, EffectId, EffectState, Event, Follows, Key, Mode,
+    After, ApprovalState, BranchId, Class, EffectId, EffectState, Event, Follows, Key, Mode, Name,
     Observation, Overwrite, Placed, ReadRule, Refusal, Registered, Registration, Subject,
 };
 
@@ -33,10 +33,11 @@ impl Turn<'_> {
                 .deadline_ms
                 .or_else(|| inverse.deadline_after_ms.map(|after| self.now_ms + after))
         });
+        let call = Registration { follows: by_id(batch, &call.follows), ..call.clone() };
         Ok(Registered {
             branch: placed.branch,
             token: placed.token,
-            call: call.clone(),
+            call,
             rests_on,
             program,
             class,
@@ -81,7 +82,7 @@ impl Turn<'_> {
         let Some(approval) = self.state.approvals.get(&id) else {
             return match self.history.event(id.0)? {
                 Some(Event::ApprovalRequested { .. }) => Err(closed("used or denied").into()),
-                _ => Err(Refusal::NotFound { reference: format!("approval {id}") }.into()),
+                _ => Err(Refusal::no_such("approval", id.0).into()),
             };
         };
         let same = matches!(
@@ -152,7 +153,7 @@ impl Turn<'_> {
                 let item = usize::try_from(place).ok().and_then(|place| batch.items.get(place));
                 let Some(id) = item else {
                     let reference = format!("earlier item {place} of this call");
-                    return Err(Refusal::NotFound { reference }.into());
+                    return Err(Refusal::NotFound { reference, name: Name::Id(place) }.into());
                 };
                 if id.0 >= self.next() {
                     rests_on.insert(*id);
@@ -175,7 +176,7 @@ impl Turn<'_> {
                 Some(Fate::Committed) => Ok(false),
                 Some(Fate::Void) => self.after_void(id, rests_on).map(|()| false),
                 Some(Fate::Doomed) => Err(doomed().into()),
-                None => Err(Refusal::NotFound { reference: format!("effect {id}") }.into()),
+                None => Err(Refusal::no_such("effect", id.0).into()),
             },
         }
     }
@@ -417,4 +418,17 @@ impl Turn<'_> {
 
 fn exceeded(limit: &'static str, value: u64, allowed: u64, wait_for: Vec<EffectId>) -> super::Stop {
     Refusal::LimitExceeded { limit, value, allowed, wait_for }.into()
+}
+
+/// What the caller named, on record by id: a place in the call means nothing later.
+fn by_id(batch: &Batch, follows: &Follows) -> Follows {
+    let Follows::These(named) = follows else { return follows.clone() };
+    let id = |after: &After| match after {
+        After::Effect(_) => *after,
+        After::Item(place) => usize::try_from(*place)
+            .ok()
+            .and_then(|place| batch.items.get(place))
+            .map_or(*after, |item| After::Effect(*item)),
+    };
+    Follows::These(named.iter().map(id).collect())
 }

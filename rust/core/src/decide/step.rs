@@ -2,8 +2,8 @@
 
 use super::{Ruling, Turn};
 use crate::model::{
-    ClaimSpec, EffectId, Event, FailureKind, Inverse, OnFailure, Outcome, Problem, Read, Refusal,
-    Reply, Retry, RollbackId, Severity, StepEnd, StepHandle, StepHold, StepInfo,
+    ClaimSpec, EffectId, Event, FailureKind, Inverse, Name, OnFailure, Outcome, Problem, Read,
+    Refusal, Reply, Retry, RollbackId, Severity, StepEnd, StepHandle, StepHold, StepInfo,
 };
 use crate::state::{Effect, Guard, State, Step, StepStatus};
 
@@ -16,8 +16,10 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    pub(super) fn of(kind: FailureKind) -> Self {
-        Failed { kind, problem: Problem::default(), writer: None, on_failure: None }
+    /// A failure that the store itself finds.
+    pub(super) fn of(kind: FailureKind, text: &str) -> Self {
+        let problem = Problem::new(kind.name(), text);
+        Failed { kind, problem, writer: None, on_failure: None }
     }
 }
 
@@ -26,10 +28,38 @@ impl Turn<'_> {
     /// claim is on record before the inverse runs (I14).
     pub(super) fn claim(&mut self, spec: &ClaimSpec) -> Ruling<Reply> {
         lease_given(spec.lease_ms)?;
+        self.waive(spec);
         let Some(effect) = self.find_step(spec)? else { return Ok(Reply::Step(None)) };
         let until_ms = self.now_ms.saturating_add(spec.lease_ms);
         self.emit(Event::StepClaimed { effect, agent: spec.agent.clone(), until_ms });
         self.step_reply(effect)
+    }
+
+    /// A worker that goes on past failures goes on past those that were there before it, too:
+    /// conflicts are found by the fence that makes them, long before anybody compensates.
+    fn waive(&mut self, spec: &ClaimSpec) {
+        if spec.on_failure != Some(OnFailure::Continue) {
+            return;
+        }
+        let scope = |id: &RollbackId| spec.rollback.is_none_or(|only| only == *id);
+        let open = self.state.rollbacks.values().filter(|known| known.open && scope(&known.id));
+        let members: Vec<EffectId> = open.flat_map(|known| known.members.iter().copied()).collect();
+        for effect in members {
+            let step = self.state.effects.get(effect).and_then(|known| known.step.as_ref());
+            if let Some(StepStatus::Failed { kind, problem, writer, waived: false }) =
+                step.map(|step| step.status.clone())
+            {
+                let waived = true;
+                self.emit(Event::StepFailed {
+                    effect,
+                    kind,
+                    problem,
+                    again_ms: None,
+                    writer,
+                    waived,
+                });
+            }
+        }
     }
 
     fn find_step(&mut self, spec: &ClaimSpec) -> Ruling<Option<EffectId>> {
@@ -38,7 +68,7 @@ impl Turn<'_> {
         }
         self.state.undo_order();
         let Some(order) = self.state.order.as_ref() else { return Ok(None) };
-        for id in order.ready() {
+        for id in order.ready().chain(order.waived()) {
             if self.may_claim(id, spec)? {
                 return Ok(Some(id));
             }
@@ -49,8 +79,12 @@ impl Turn<'_> {
     fn may_claim(&self, id: EffectId, spec: &ClaimSpec) -> Ruling<bool> {
         let Some(effect) = self.state.effects.get(id) else { return Ok(false) };
         let (Some(step), Some(inverse)) = (&effect.step, &effect.inverse) else { return Ok(false) };
-        let StepStatus::Pending { again_ms } = &step.status else { return Ok(false) };
-        let rested = again_ms.is_none_or(|again| again <= self.now_ms);
+        let rested = match &step.status {
+            StepStatus::Pending { again_ms } => again_ms.is_none_or(|again| again <= self.now_ms),
+            // Another worker, or the next pass, may have the handler that was missing.
+            StepStatus::Failed { kind: FailureKind::NoHandler, .. } => true,
+            _ => false,
+        };
         // A manual inverse has no call: it waits for the person that resolves it.
         let Some(call) = inverse.calls.get(step.place) else { return Ok(false) };
         let approved = effect
@@ -148,7 +182,8 @@ impl Turn<'_> {
                 self.fail_step(id, failed(FailureKind::Permanent, problem));
             }
             StepEnd::NoHandler => {
-                self.fail_step(id, failed(FailureKind::NoHandler, &Problem::default()));
+                let problem = Problem::new("no_handler", "this worker has no handler for it");
+                self.fail_step(id, failed(FailureKind::NoHandler, &problem));
             }
             StepEnd::Interrupted => {
                 self.emit(Event::StepReleased { effect: id, expired: false });
@@ -225,7 +260,7 @@ impl Turn<'_> {
         self.emit(Event::Alerted { severity, text, reference });
     }
 
-    fn is_held(&self, hold: StepHold) -> bool {
+    pub(super) fn is_held(&self, hold: StepHold) -> bool {
         let step = self.state.effects.get(hold.effect).and_then(|effect| effect.step.as_ref());
         matches!(step.map(|step| &step.status),
             Some(StepStatus::Claimed { token, .. }) if *token == hold.token)
@@ -319,7 +354,7 @@ impl Turn<'_> {
             return Err(Refusal::AlreadySettled { reference: effect.0, state }.into());
         }
         let reference = format!("step {effect} of rollback {rollback}");
-        Err(Refusal::NotFound { reference }.into())
+        Err(Refusal::NotFound { reference, name: Name::Id(effect.0) }.into())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::step::{Failed, retry_of};
 use super::{Ruling, Turn};
-use crate::model::{EffectId, Event, FailureKind, Severity};
+use crate::model::{EffectId, Event, FailureKind, Reply, Severity, StepHold};
 use crate::state::{StepStatus, Timer};
 
 impl Turn<'_> {
@@ -33,6 +33,24 @@ impl Turn<'_> {
         Ok(())
     }
 
+    /// The lease of a process that is gone is over: nobody can end what it holds.
+    pub(super) fn workers_gone(&mut self, holds: &[StepHold]) -> Ruling<Reply> {
+        for hold in holds {
+            let effect = hold.effect;
+            let delivered = self.state.effects.get(effect).is_some_and(|known| {
+                known.token == hold.token
+                    && known.delivery.as_ref().is_some_and(|held| held.until_ms.is_some())
+            });
+            if self.is_held(*hold) {
+                self.expire_step(effect);
+            } else if delivered {
+                self.emit(Event::DeliveryHeld { effect, until_ms: None });
+            }
+        }
+        self.judge_from(0);
+        Ok(Reply::Nothing)
+    }
+
     /// A lost lease counts as an attempt. The step is due again at once, until its attempts are used
     /// up (C50).
     fn expire_step(&mut self, id: EffectId) {
@@ -46,7 +64,10 @@ impl Turn<'_> {
             && matches!(step.status, StepStatus::Pending { .. })
             && step.counted >= retry_of(self.state, effect).max_attempts;
         if used_up {
-            self.fail_step(id, Failed::of(FailureKind::Timeout));
+            self.fail_step(
+                id,
+                Failed::of(FailureKind::Timeout, "the lease of its last attempt ran out"),
+            );
         }
     }
 

@@ -17,14 +17,14 @@ impl Turn<'_> {
         }
         match self.history.event(id.0)? {
             Some(Event::BranchCreated { name, .. }) => Ok(name),
-            _ => Err(Refusal::NotFound { reference: format!("branch {id}") }.into()),
+            _ => Err(Refusal::no_such("branch", id.0).into()),
         }
     }
 
     /// How a branch ended that memory does not hold.
     pub(super) fn ended(&self, id: BranchId) -> Ruling<Ended> {
         let ended = self.history.ended(id)?;
-        ended.ok_or_else(|| Refusal::NotFound { reference: format!("branch {id}") }.into())
+        ended.ok_or_else(|| Refusal::no_such("branch", id.0).into())
     }
 
     /// Refuses a caller whose token of the branch is not the current one; the branch may be in any

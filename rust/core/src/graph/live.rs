@@ -66,6 +66,11 @@ impl LiveGraph {
         self.len == 0
     }
 
+    /// Whether something in the graph rests on something newer.
+    pub fn has_late_edges(&self) -> bool {
+        !self.late.is_empty()
+    }
+
     /// Whether `id` is in the graph.
     pub fn contains(&self, id: u64) -> bool {
         self.table.get(id).is_some()

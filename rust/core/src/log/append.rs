@@ -2,7 +2,7 @@
 
 use super::payload::put_blob;
 use super::{Index, Payloads, corrupted};
-use crate::codec::{Header, encode, payload_refs};
+use crate::codec::{HeaderRef, encode, payload_refs};
 use crate::model::{Command, Event, PayloadRef};
 use crate::state::State;
 use crate::storage::{StorageError, WriteBatch};
@@ -44,7 +44,7 @@ impl<'a> Batch<'a> {
         &mut self,
         tail: &mut Tail,
         index: &mut Index,
-        state: &mut State,
+        state: &State,
         command: &Command,
         command_id: [u8; 16],
         time_ms: u64,
@@ -52,30 +52,33 @@ impl<'a> Batch<'a> {
         payloads: &Payloads,
     ) -> Result<(), StorageError> {
         let count = events.len() as u64;
+        let blobs = payloads.hold_blobs();
+        if count > 0 {
+            index.write_fold(self.write.as_mut(), tail.head)?;
+        }
         for (place, event) in (0_u64..).zip(events) {
             let first = place == 0;
             let more = count - place - 1;
             let told = first && !tell_their_command(command, events);
-            let header = Header {
+            let header = HeaderRef {
                 time_ms,
                 command_id: first.then_some(command_id),
                 more: (more > 0).then_some(more),
-                command: told.then(|| command.clone()),
-                event: event.clone(),
+                command: told.then_some(command),
+                event,
             };
             let seq = tail.head + 1;
             let find = |reference: &PayloadRef| payloads.get(reference);
-            let hash = encode(&mut self.buffer, &tail.hash, seq, &header, &find)
+            let hash = encode(&mut self.buffer, &tail.hash, seq, header, &find)
                 .map_err(|error| corrupted(error.to_string()))?;
             self.write.append(seq, &self.buffer)?;
-            self.put_blobs(payloads)?;
+            if blobs {
+                self.put_blobs(payloads)?;
+            }
             self.records += 1;
             self.bytes += self.buffer.len() as u64;
             *tail = Tail { head: seq, hash };
             index.note(self.write.as_mut(), seq, event, state)?;
-        }
-        if count > 0 {
-            index.fold_when_due(self.write.as_mut(), state, tail.head)?;
         }
         Ok(())
     }

@@ -44,6 +44,10 @@ pub struct Index {
     pub(super) settles: u64,
     /// The head at the last fold of the liveness table.
     pub(super) folded_at: u64,
+    /// Effects settled by then.
+    pub(super) folded_settles: u64,
+    /// The records that memory needed at a head, found before a command that may write them down.
+    needed: Option<(u64, BTreeSet<u64>)>,
     /// Rows of the liveness table that mark a record as needed.
     pub(super) needed_rows: BTreeSet<u64>,
 }
@@ -134,30 +138,57 @@ impl Index {
         Ok(())
     }
 
+    /// Learns from an event that another process has written, rows and all, and the state has folded.
+    pub(super) fn learn(&mut self, event: &Event, state: &State) {
+        match event {
+            Event::NotRun { effect, .. } if self.became_void(*effect, state) => self.settles += 1,
+            Event::Doomed(doom) => {
+                self.settles += doom.members.len() as u64;
+                self.dooms.extend(doom.members.iter());
+            }
+            Event::Fenced { members, .. } => self.settles += members.len() as u64,
+            _ => {}
+        }
+    }
+
+    /// The liveness table says by now what was doomed so far.
+    pub(super) fn forget_dooms(&mut self) {
+        self.dooms.clear();
+    }
+
     /// Whether a call that did not run was live: a doomed or committed one keeps its state.
     fn became_void(&self, effect: EffectId, state: &State) -> bool {
         !state.effects.contains(effect) && !self.dooms.contains(&effect)
     }
 
-    /// Folds the liveness table after every so many settles, at a place fixed by the log: the end
-    /// of a command.
-    pub(super) fn fold_when_due(
+    /// Whether so much was settled that the next command folds the liveness table.
+    fn fold_is_due(&self) -> bool {
+        self.settles / FOLD_SETTLES != self.folded_settles / FOLD_SETTLES
+    }
+
+    /// Before a command is decided: finds what memory needs, if a fold is due. The fold is written
+    /// with the command's first record, so its place is fixed by the log, and it comes after the
+    /// answer to the command that made it due.
+    pub fn prepare_fold(&mut self, state: &mut State, head: u64) {
+        if self.fold_is_due() && self.needed.as_ref().is_none_or(|(at, _)| *at != head) {
+            state.tidy();
+            self.needed = Some((head, state.needed()));
+        }
+    }
+
+    /// Before the first record of a command: writes the fold that was prepared.
+    pub(super) fn write_fold(
         &mut self,
         batch: &mut dyn WriteBatch,
-        state: &mut State,
         head: u64,
     ) -> Result<(), StorageError> {
-        let last = batch
-            .get(Table::Meta, LIVENESS_ROW)?
-            .map_or(Ok(0), |row| liveness::parse_mark(&row).map(|mark| mark.settles))?;
-        if self.settles / FOLD_SETTLES == last / FOLD_SETTLES {
+        let Some((_, needed)) = self.needed.take().filter(|(at, _)| *at == head) else {
             return Ok(());
-        }
-        state.tidy();
-        let needed = state.needed();
+        };
         self.needed_rows = liveness::fold(batch, &needed, &self.dooms, &self.needed_rows)?;
         self.dooms.clear();
         self.folded_at = head;
+        self.folded_settles = self.settles;
         batch.put(Table::Meta, LIVENESS_ROW, &liveness::mark(head, self.settles))
     }
 

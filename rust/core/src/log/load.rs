@@ -31,6 +31,7 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
         let mark = liveness::parse_mark(&row)?;
         let (needed, rows) = liveness::needed(view)?;
         index.settles = mark.settles;
+        index.folded_settles = mark.settles;
         index.folded_at = mark.head;
         index.needed_rows = rows;
         for seq in needed {
@@ -64,6 +65,58 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
     Ok(Loaded { state, tail, index })
 }
 
+/// Folds what other processes have appended since memory was last brought up to date. After an error
+/// memory holds a part of it and must be loaded anew.
+///
+/// # Errors
+/// [`StorageError::Corrupted`] names the first place that does not fit;
+/// [`StorageError::HistoryRewound`] where the log ends before what memory holds.
+pub fn catch_up(
+    view: &dyn ReadView,
+    state: &mut State,
+    known: &mut Tail,
+    index: &mut Index,
+) -> Result<(), StorageError> {
+    let head = view.head()?;
+    if head == known.head {
+        return Ok(());
+    }
+    if head < known.head {
+        return Err(StorageError::HistoryRewound { seen: known.head, found: Some(head) });
+    }
+    let mark = match view.get(Table::Meta, LIVENESS_ROW)? {
+        Some(row) => Some(liveness::parse_mark(&row)?).filter(|mark| mark.head > index.folded_at),
+        None => None,
+    };
+    let mut failed = None;
+    view.scan(known.head + 1, &mut |seq, bytes| {
+        let folded = fold(state, seq, bytes).map(|header| {
+            index.learn(&header.event, state);
+            if mark.as_ref().is_some_and(|mark| mark.head == seq) {
+                // Whoever wrote this record folded the liveness table behind it.
+                state.tidy();
+                index.forget_dooms();
+            }
+        });
+        match folded {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if let Some(mark) = mark {
+        index.folded_at = mark.head;
+        index.needed_rows = liveness::needed(view)?.1;
+    }
+    *known = tail(view)?;
+    Ok(())
+}
+
 /// The end of the log.
 fn tail(view: &dyn ReadView) -> Result<Tail, StorageError> {
     let head = view.head()?;
@@ -93,12 +146,18 @@ pub fn replay(view: &dyn ReadView, into: &mut dyn WriteBatch) -> Result<Loaded, 
     let mut failed = None;
     let mut left = 0_u64;
     view.scan(1, &mut |seq, bytes| {
+        if left == 0 {
+            index.prepare_fold(&mut state, seq - 1);
+        }
         let step = fold(&mut state, seq, bytes).and_then(|header| {
+            if left == 0 {
+                index.write_fold(into, seq - 1)?;
+            }
             into.append(seq, bytes)?;
             super::payload::copy_blobs(view, into, seq, bytes)?;
             index.note(into, seq, &header.event, &state)?;
             left = if left == 0 { header.more.unwrap_or(0) } else { left - 1 };
-            if left == 0 { index.fold_when_due(into, &mut state, seq) } else { Ok(()) }
+            Ok(())
         });
         match step {
             Ok(()) => ControlFlow::Continue(()),

@@ -11,7 +11,7 @@ mod verify;
 
 pub use append::{Batch, Tail};
 pub use index::Index;
-pub use load::{Loaded, load, replay};
+pub use load::{Loaded, catch_up, load, replay};
 pub use past::Past;
 pub use payload::{Payloads, read_payload};
 pub use transfer::{export, import};

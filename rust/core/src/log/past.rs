@@ -49,6 +49,13 @@ impl History for Past<'_> {
         Ok(self.row(Table::IdempotencyKeys, &key_row(key))?.map(EffectId))
     }
 
+    fn time_ms(&self, seq: u64) -> Result<Option<u64>, HistoryError> {
+        let record = self.view.record(seq).map_err(|error| unreadable(&error))?;
+        let Some(record) = record else { return Ok(None) };
+        let header = Record::decode_header(&record).map_err(|error| damaged(seq, error))?;
+        Ok(Some(header.time_ms))
+    }
+
     fn event(&self, seq: u64) -> Result<Option<Event>, HistoryError> {
         let record = self.view.record(seq).map_err(|error| unreadable(&error))?;
         let Some(record) = record else { return Ok(None) };

@@ -28,6 +28,11 @@ impl Payloads {
         reference
     }
 
+    /// Whether one of them is too large to lie in a record.
+    pub(super) fn hold_blobs(&self) -> bool {
+        self.bytes.values().any(|bytes| bytes.len() > INLINE_PAYLOAD_BYTES)
+    }
+
     /// The bytes of a reference.
     pub fn get(&self, reference: &PayloadRef) -> Option<&[u8]> {
         self.bytes.get(&reference.hash).map(Vec::as_slice)

@@ -139,14 +139,15 @@ pub fn import(file: &Path, into: &mut dyn WriteBatch) -> Result<u64, StorageErro
                 super::payload::put_blob(into, reference, &blob)?;
             }
         }
+        if left == 0 {
+            index.prepare_fold(&mut state, tail.head);
+            index.write_fold(into, tail.head)?;
+        }
         state.tidy();
         state.apply(seq, record.header.time_ms, &record.header.event);
         tail = super::Tail { head: seq, hash };
         index.note(into, seq, &record.header.event, &state)?;
         left = if left == 0 { record.header.more.unwrap_or(0) } else { left - 1 };
-        if left == 0 {
-            index.fold_when_due(into, &mut state, seq)?;
-        }
     }
     Ok(tail.head)
 }

@@ -124,8 +124,10 @@ pub struct EffectInfo {
     pub reads: Vec<Read>,
     /// Its writes.
     pub writes: Vec<Key>,
-    /// What it rests on directly; settled ones included.
+    /// What it follows: its branch's tip at the registration, or what the caller named instead.
     pub after: Vec<EffectId>,
+    /// All that it rests on directly, through observations too; settled ones included.
+    pub rests_on: Vec<EffectId>,
     /// Its inverse as last known, with the arguments of each call.
     pub inverse: Option<(Inverse, Vec<Option<Vec<u8>>>)>,
     /// Its class.

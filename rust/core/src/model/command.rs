@@ -501,6 +501,12 @@ pub enum Command {
     /// Marks the first write after a restore.
     #[n(31)]
     Restore,
+    /// Workers that held these steps and deliveries have ended with their processes.
+    #[n(32)]
+    WorkersGone {
+        #[n(0)]
+        holds: Vec<StepHold>,
+    },
 }
 
 impl Command {
@@ -538,6 +544,7 @@ impl Command {
             Command::Acknowledge { .. } => "acknowledge",
             Command::Tick => "tick",
             Command::Restore => "restore",
+            Command::WorkersGone { .. } => "workers_gone",
         }
     }
 }

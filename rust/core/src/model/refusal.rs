@@ -97,10 +97,13 @@ pub enum Refusal {
         holder: Option<String>,
     },
     NotFound {
+        /// What was looked for, as messages say it.
         reference: String,
+        /// What was given for it.
+        name: Name,
     },
     CommitReserved {
-        target: String,
+        target: Name,
     },
     /// A version that a read names does not fit what the store knows.
     StaleVersion {
@@ -115,7 +118,37 @@ pub enum Refusal {
     },
 }
 
+/// What a caller gave to name something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// An id.
+    Id(u64),
+    /// The name of a branch, or of nothing.
+    Text(String),
+}
+
 impl Refusal {
+    /// The refusal of an id that names nothing; `what` is the noun.
+    ///
+    /// ```
+    /// use effectstore::model::Refusal;
+    /// assert_eq!(Refusal::no_such("effect", 7).to_string(), "there is no effect 7");
+    /// ```
+    pub fn no_such(what: &str, id: u64) -> Self {
+        Refusal::NotFound { reference: format!("{what} {id}"), name: Name::Id(id) }
+    }
+
+    /// The refusal of a branch name that nobody took.
+    ///
+    /// ```
+    /// use effectstore::model::Refusal;
+    /// assert_eq!(Refusal::no_such_branch("a").to_string(), "there is no branch \"a\"");
+    /// ```
+    pub fn no_such_branch(name: &str) -> Self {
+        let reference = format!("branch {name:?}");
+        Refusal::NotFound { reference, name: Name::Text(name.to_owned()) }
+    }
+
     /// The stable code.
     ///
     /// ```
@@ -299,12 +332,14 @@ impl std::fmt::Display for Refusal {
                 Some(holder) => write!(f, "step {step} is held by {holder:?} now"),
                 None => write!(f, "step {step} is not held under this lease any more"),
             },
-            Refusal::NotFound { reference } => write!(f, "there is no {reference}"),
+            Refusal::NotFound { reference, .. } => write!(f, "there is no {reference}"),
             Refusal::CommitReserved { target } => {
-                write!(
-                    f,
-                    "the policy reserves commits for reconcile; seal {target} and let the authority decide"
-                )
+                f.write_str("the policy reserves commits for reconcile; seal ")?;
+                match target {
+                    Name::Id(effect) => write!(f, "the branch of effect {effect}")?,
+                    Name::Text(branch) => write!(f, "branch {branch:?}")?,
+                }
+                f.write_str(" and let the authority decide")
             }
             Refusal::StaleVersion { key, version, newest } => {
                 write!(

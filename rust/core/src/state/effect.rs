@@ -104,6 +104,11 @@ impl Effect {
         self.outcome == Outcome::Unknown && (!self.is_deferred() || self.delivery.is_some())
     }
 
+    /// Deferred, and nobody has reported on its run yet: its fence leaves it in memory.
+    pub fn still_to_run(&self) -> bool {
+        self.is_deferred() && self.outcome == Outcome::Unknown
+    }
+
     /// It counts as a writer of its keys: it runs or may have run.
     pub fn is_writer(&self) -> bool {
         self.outcome != Outcome::NotRun && (!self.is_deferred() || self.delivery.is_some())

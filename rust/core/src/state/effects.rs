@@ -20,12 +20,18 @@ pub struct Effects {
     /// How many slots of each page are filled.
     filled: VecDeque<u32>,
     len: usize,
+    deferred: usize,
 }
 
 impl Effects {
     /// Number of effects in memory.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Number of deferred effects in memory.
+    pub fn deferred(&self) -> usize {
+        self.deferred
     }
 
     /// Whether none is in memory.
@@ -73,10 +79,14 @@ impl Effects {
             self.filled.push_back(0);
         }
         let Some((page, slot)) = self.place(effect.id) else { return };
+        self.deferred += usize::from(effect.is_deferred());
         let cells = self.pages[page].get_or_insert_with(|| Box::new([const { None }; PAGE]));
-        if cells[slot].replace(Box::new(effect)).is_none() {
-            self.filled[page] += 1;
-            self.len += 1;
+        match cells[slot].replace(Box::new(effect)) {
+            Some(old) => self.deferred -= usize::from(old.is_deferred()),
+            None => {
+                self.filled[page] += 1;
+                self.len += 1;
+            }
         }
     }
 
@@ -85,6 +95,7 @@ impl Effects {
         let (page, slot) = self.place(id)?;
         let effect = self.pages[page].as_mut()?[slot].take()?;
         self.len -= 1;
+        self.deferred -= usize::from(effect.is_deferred());
         self.filled[page] -= 1;
         if self.filled[page] == 0 {
             self.pages[page] = None;

@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use super::{Delivery, Effect, State, Timer, ids, raw};
 use crate::model::{
-    Class, EffectId, EffectState, Event, Follows, Inverse, Key, Observation, Outcome, Registered,
-    Token,
+    BranchId, Class, EffectId, EffectState, Event, Follows, Inverse, Key, Observation, Outcome,
+    Registered, Token,
 };
 
 /// How many effects a registration may visit to find out which writers it covers. Beyond it some
 /// covered writers stay in the frontier, which costs edges and no safety.
 const COVER_BUDGET: usize = 4_096;
+
+/// The same for what it covers of its branch's tip through effects of other branches, and how much
+/// of the tip is looked at.
+const TIP_BUDGET: usize = 256;
 
 impl State {
     pub(super) fn fold_registered(&mut self, seq: u64, registered: &Registered) {
@@ -124,8 +128,13 @@ impl State {
         for covered in &registered.rests_on {
             branch.tip.remove(covered);
         }
-        let rest: Vec<EffectId> = branch.tip.iter().copied().collect();
-        let covered = self.covered(&registered.rests_on, &rest, usize::MAX);
+        // A tip may be wide: a turn of a hundred thousand readers is. What it covers is near its end.
+        let mut rest: Vec<EffectId> = branch.tip.iter().rev().take(TIP_BUDGET).copied().collect();
+        rest.reverse();
+        // No effect of the branch rests on another one of its tip, so only ways through effects of
+        // other branches lead there.
+        let past = Some(registered.branch);
+        let covered = self.covered(&registered.rests_on, &rest, TIP_BUDGET, past);
         if let Some(branch) = self.branches.get_mut(&registered.branch) {
             for covered in covered {
                 branch.tip.remove(&covered);
@@ -134,20 +143,30 @@ impl State {
         }
     }
 
-    /// Those of `candidates` that something in `from` is or rests on, found within a budget.
+    /// Those of `candidates`, which are ascending, that something in `from` is or rests on, found
+    /// within a budget; ways through eager effects of the branch `past` are not looked at. (A ring
+    /// may lead through them, so they are where a late edge was ever added.)
     fn covered(
         &mut self,
         from: &[EffectId],
         candidates: &[EffectId],
         budget: usize,
+        past: Option<BranchId>,
     ) -> Vec<EffectId> {
-        let (Some(oldest), false) = (candidates.iter().min(), from.is_empty()) else {
+        let (Some(oldest), false) = (candidates.first(), from.is_empty()) else {
             return Vec::new();
         };
         let (oldest, late, mut left) = (oldest.0, self.late_edges, budget);
+        let effects = &self.effects;
         let mut near = |id: u64| {
-            left = left.saturating_sub(1);
-            left > 0 && (late || id >= oldest)
+            let id = EffectId(id);
+            let closer = late
+                || (id.0 >= oldest
+                    && (past.is_none_or(|past| {
+                        effects.get(id).is_none_or(|on| on.branch != past || on.is_deferred())
+                    }) || candidates.binary_search(&id).is_ok()));
+            left = left.saturating_sub(usize::from(closer));
+            closer && left > 0
         };
         let reached = self.graph.closure_where(&mut self.scratch, &raw(from), &mut near);
         candidates
@@ -177,7 +196,7 @@ impl State {
         }
         open.sort_unstable();
         open.dedup();
-        let covered = self.covered(&registered.rests_on, &open, COVER_BUDGET);
+        let covered = self.covered(&registered.rests_on, &open, COVER_BUDGET, None);
         for key in &registered.call.writes {
             let entry = self.keys.entry(key);
             entry.frontier.retain(|writer| covered.binary_search(writer).is_err());
@@ -444,12 +463,7 @@ impl State {
 
     /// In a branch that holds the void effect as handed on, observed or refused, what it rested on
     /// takes its place.
-    fn replace_held(
-        &mut self,
-        holder: crate::model::BranchId,
-        effect: &Effect,
-        below: &[EffectId],
-    ) {
+    fn replace_held(&mut self, holder: BranchId, effect: &Effect, below: &[EffectId]) {
         let (void, records) = (effect.id, &effect.records);
         let live: Vec<EffectId> =
             below.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
@@ -477,12 +491,7 @@ impl State {
         }
     }
 
-    fn rest_branch_on(
-        &mut self,
-        branch: crate::model::BranchId,
-        observed: &[EffectId],
-        effect: &Effect,
-    ) {
+    fn rest_branch_on(&mut self, branch: BranchId, observed: &[EffectId], effect: &Effect) {
         let live: Vec<EffectId> =
             observed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         for effect in &live {
@@ -512,6 +521,7 @@ impl State {
         effect.token = Token { incarnation: self.incarnation, number: seq };
         effect.note(seq);
         self.timers.insert((until_ms, Timer::Delivery(id)));
+        self.at_work.insert(id);
         if first {
             effect.position = seq;
             let (writes, reads) = (effect.writes.clone(), effect.reads.clone());
@@ -532,8 +542,13 @@ impl State {
             self.timers.remove(&(old, Timer::Delivery(id)));
         }
         delivery.until_ms = until_ms;
-        if let Some(until) = until_ms {
-            self.timers.insert((until, Timer::Delivery(id)));
+        match until_ms {
+            Some(until) => {
+                self.timers.insert((until, Timer::Delivery(id)));
+            }
+            None => {
+                self.at_work.remove(&id);
+            }
         }
     }
 
@@ -543,6 +558,7 @@ impl State {
         let Some(delivery) = effect.delivery.as_mut() else { return };
         if let Some(old) = delivery.until_ms.take() {
             self.timers.remove(&(old, Timer::Delivery(id)));
+            self.at_work.remove(&id);
         }
         let (ran, reads) = (effect.outcome == Outcome::Done, effect.reads.clone());
         for read in &reads {

@@ -1,5 +1,7 @@
 //! Folding votes, intents and fences, and letting go what a fence settled.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{Intent, LaterWriter, State, Timer};
 use crate::model::{BranchId, EffectId, EffectState, Event, FenceId, Key, MemberSet};
 
@@ -88,20 +90,20 @@ impl State {
             let Some(effect) = self.effects.get_mut(id) else { continue };
             effect.state = EffectState::Committed;
             effect.fence = Some(fence);
-            effect.records.push(seq);
             // The fence itself may have been the last vote that others waited for.
             self.awake.extend(effect.watchers.drain(..));
-            let intents = effect.intents.clone();
-            for waiting in intents {
-                if let Some(waiting) = self.intents.get_mut(&waiting) {
+            for waiting in &effect.intents {
+                if let Some(waiting) = self.intents.get_mut(waiting) {
                     waiting.targets.remove(&id);
                     waiting.committed = true;
                     self.awake.insert(waiting.id);
                 }
             }
-            self.settling.push_back(id);
             self.live -= 1;
             self.settles += 1;
+        }
+        if !members.is_empty() {
+            self.settling.push_back((seq, members.clone()));
         }
         if let Some(intent) = intent {
             self.end_intent(intent);
@@ -111,44 +113,55 @@ impl State {
     /// Lets go what fences settled. It is a part of folding that decides nothing, so it may run
     /// after the answer: every command, and everything that compares states, calls it first.
     pub fn tidy(&mut self) {
-        while let Some(id) = self.settling.pop_front() {
-            let Some(effect) = self.effects.get(id) else { continue };
-            let branch = effect.branch;
-            for level in effect.missing_votes.clone() {
-                if let Some(level) = self.branches.get_mut(&level) {
-                    level.unvoted.remove(&id);
+        while let Some((seq, members)) = self.settling.pop_front() {
+            self.unhold(&members);
+            self.graph.remove_many(members.as_slice());
+            for id in members.iter() {
+                let Some(effect) = self.effects.get_mut(id) else { continue };
+                effect.note(seq);
+                effect.missing_votes.clear();
+                effect.watchers.clear();
+                effect.intents.clear();
+                effect.held_by.clear();
+                if effect.still_to_run() {
+                    self.outbox.insert(id);
+                } else {
+                    self.settle_committed(id);
                 }
-            }
-            self.unhold(id, branch);
-            self.graph.remove(id.0);
-            let Some(effect) = self.effects.get_mut(id) else { continue };
-            effect.missing_votes.clear();
-            effect.watchers.clear();
-            effect.intents.clear();
-            effect.held_by.clear();
-            if effect.is_deferred() && effect.outcome == crate::model::Outcome::Unknown {
-                self.outbox.insert(id);
-            } else {
-                self.settle_committed(id);
             }
         }
         self.keys.forget_traces(self.running.first().copied());
     }
 
-    /// Takes a settled effect out of the tips, bases, observations and refusals that hold it.
-    fn unhold(&mut self, id: EffectId, owner: BranchId) {
-        let mut holders =
-            self.effects.get(id).map(|effect| effect.held_by.clone()).unwrap_or_default();
-        holders.push(owner);
-        for holder in holders {
-            if let Some(branch) = self.branches.get_mut(&holder) {
-                branch.tip.remove(&id);
-                branch.base.remove(&id);
-                branch.observed.remove(&id);
-                branch.named.remove(&id);
-                for held in &mut branch.held {
-                    held.writers.remove(&id);
+    /// Takes settled effects out of the votes, tips, bases, observations and refusals that hold
+    /// them, branch by branch: one by one it would cost more than all else about a large fence.
+    fn unhold(&mut self, members: &MemberSet) {
+        let mut held: BTreeMap<BranchId, Vec<EffectId>> = BTreeMap::new();
+        let mut leaving: BTreeMap<BranchId, Vec<EffectId>> = BTreeMap::new();
+        for effect in members.iter().filter_map(|id| self.effects.get(id)) {
+            for branch in effect.held_by.iter().chain(&effect.missing_votes) {
+                let group = held.entry(*branch).or_default();
+                if group.last() != Some(&effect.id) {
+                    group.push(effect.id);
                 }
+            }
+            let groups = if effect.still_to_run() { &mut held } else { &mut leaving };
+            groups.entry(effect.branch).or_default().push(effect.id);
+        }
+        for (branch, settled) in &leaving {
+            if let Some(branch) = self.branches.get_mut(branch) {
+                take_out(&mut branch.effects, settled);
+            }
+        }
+        for (branch, settled) in held.into_iter().chain(leaving) {
+            let Some(branch) = self.branches.get_mut(&branch) else { continue };
+            take_out(&mut branch.unvoted, &settled);
+            take_out(&mut branch.tip, &settled);
+            take_out(&mut branch.base, &settled);
+            take_out(&mut branch.observed, &settled);
+            take_out(&mut branch.named, &settled);
+            for held in &mut branch.held {
+                take_out(&mut held.writers, &settled);
             }
         }
     }
@@ -156,6 +169,7 @@ impl State {
     /// A committed effect leaves memory; an earlier writer that stays is told of it.
     pub(super) fn settle_committed(&mut self, id: EffectId) {
         let Some(effect) = self.effects.remove(id) else { return };
+        self.at_work.remove(&id);
         if let Some(deadline) = effect.deadline_ms {
             self.timers.remove(&(deadline, Timer::Window(id)));
         }
@@ -164,6 +178,9 @@ impl State {
         }
         let mut earlier_doomed = Vec::new();
         for key in &effect.writes {
+            if self.keys.forget_sole_writer(key, id) {
+                continue;
+            }
             let Some(entry) = self.keys.get_mut(key) else { continue };
             entry.writers.retain(|writer| *writer != id);
             entry.frontier.retain(|writer| *writer != id);
@@ -204,4 +221,19 @@ impl State {
             entry.later = None;
         }
     }
+}
+
+/// Takes ascending ids out of a set: one by one if they are few, else in one pass over the set.
+fn take_out(set: &mut BTreeSet<EffectId>, gone: &[EffectId]) {
+    if set.len() > 8 * gone.len() {
+        for id in gone {
+            set.remove(id);
+        }
+        return;
+    }
+    let mut gone = gone.iter().peekable();
+    set.retain(|id| {
+        while gone.next_if(|taken| *taken < id).is_some() {}
+        gone.peek() != Some(&id)
+    });
 }

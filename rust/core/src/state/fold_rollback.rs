@@ -147,7 +147,7 @@ impl State {
 
     /// The keys that the members may have written are dirty from now on.
     fn dirty_keys(&mut self, seq: u64, members: &[EffectId]) {
-        let mut refresh = BTreeSet::new();
+        let mut refresh = Vec::new();
         for id in members {
             let Some(effect) = self.effects.get(*id).filter(|effect| effect.is_writer()) else {
                 continue;
@@ -161,6 +161,8 @@ impl State {
             }
             refresh.extend(writes);
         }
+        refresh.sort_unstable();
+        refresh.dedup();
         for key in refresh {
             self.refresh_frontier(&key);
         }
@@ -388,7 +390,10 @@ impl State {
             worst = worst.max(effect.class);
             bare |= effect.inverse.is_none();
             nameless += u64::from(effect.writes.is_empty());
-            keys.extend(&effect.writes);
+            // Past the bound only that it was passed counts.
+            if keys.len() as u64 + nameless <= self.policy.auto_keys {
+                keys.extend(&effect.writes);
+            }
         }
         let reason = bare || worst == Class::Irreversible;
         let many = keys.len() as u64 + nameless > self.policy.auto_keys;

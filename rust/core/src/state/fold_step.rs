@@ -84,9 +84,11 @@ impl State {
     fn move_timer(&mut self, id: EffectId, before: &StepStatus, after: &StepStatus) {
         if let StepStatus::Claimed { until_ms, .. } = before {
             self.timers.remove(&(*until_ms, Timer::Step(id)));
+            self.at_work.remove(&id);
         }
         if let StepStatus::Claimed { until_ms, .. } = after {
             self.timers.insert((*until_ms, Timer::Step(id)));
+            self.at_work.insert(id);
         }
     }
 
@@ -155,6 +157,8 @@ impl Step {
             }
             Move::Failed { status, counts } => {
                 self.counted += u32::from(held && counts);
+                // Nothing ran where nobody could run it.
+                self.attempts = self.attempts.saturating_sub(u32::from(held && !counts));
                 self.status = status;
             }
             Move::Released { expired } => {

@@ -94,6 +94,20 @@ impl Keys {
         self.entries.get_mut(key)
     }
 
+    /// Lets a key go if nothing is known of it but this writer; whether that was so.
+    pub fn forget_sole_writer(&mut self, key: &Key, writer: EffectId) -> bool {
+        let sole = self.entries.get(key).is_some_and(|entry| {
+            entry.writers == [writer]
+                && entry.later.is_none()
+                && entry.trace.is_none()
+                && entry.delivered_readers.is_empty()
+        });
+        if sole {
+            self.entries.remove(key);
+        }
+        sole
+    }
+
     /// Lets a key go of which nothing is known any more.
     pub fn shrink(&mut self, key: &Key) {
         if self.entries.get(key).is_some_and(KeyEntry::is_empty) {

@@ -34,7 +34,7 @@ pub use undo::{Guard, Undo};
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
     AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits,
-    Policy, RollbackId, Target,
+    MemberSet, Policy, RollbackId, StepHold, Target,
 };
 
 /// A commit that waits.
@@ -128,10 +128,12 @@ pub struct State {
     pub approvals: BTreeMap<ApprovalId, Approval>,
     /// Alerts that nobody has acknowledged.
     pub alerts: BTreeMap<u64, AlertInfo>,
+    /// Effects whose step is claimed, or that are handed out to run.
+    pub at_work: BTreeSet<EffectId>,
     /// What falls due, by moment.
     pub timers: BTreeSet<(u64, Timer)>,
-    /// Effects that a fence settled and that memory has still to let go. See [`State::tidy`].
-    pub settling: VecDeque<EffectId>,
+    /// Fences, by record, whose members memory has still to let go. See [`State::tidy`].
+    pub settling: VecDeque<(u64, MemberSet)>,
     /// Effects doomed since the liveness bitmap was last folded.
     pub recent_dooms: BTreeSet<EffectId>,
     /// Settles since then.
@@ -166,6 +168,7 @@ impl Default for State {
             outbox: BTreeSet::new(),
             approvals: BTreeMap::new(),
             alerts: BTreeMap::new(),
+            at_work: BTreeSet::new(),
             timers: BTreeSet::new(),
             settling: VecDeque::new(),
             recent_dooms: BTreeSet::new(),
@@ -284,6 +287,20 @@ impl State {
             busy.dedup();
             busy
         })
+    }
+
+    /// What workers are at: claimed steps, and effects that are handed out. The number of each token
+    /// is that of the record which handed it out.
+    pub fn holds(&self) -> Vec<StepHold> {
+        let token = |id: &EffectId| {
+            let effect = self.effects.get(*id)?;
+            match effect.step.as_ref().map(|step| &step.status) {
+                Some(StepStatus::Claimed { token, .. }) => Some(*token),
+                _ => Some(effect.token),
+            }
+        };
+        let held = |id: &EffectId| Some(StepHold { effect: *id, token: token(id)? });
+        self.at_work.iter().filter_map(held).collect()
     }
 
     /// The next moment at which something falls due, in milliseconds.

@@ -47,6 +47,7 @@ impl State {
         self.live -= u64::from(effect.is_live());
         self.running.remove(&id);
         self.outbox.remove(&id);
+        self.at_work.remove(&id);
         self.graph.remove(id.0);
         if let Some(deadline) = effect.deadline_ms {
             self.timers.remove(&(deadline, Timer::Window(id)));

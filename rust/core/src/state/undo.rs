@@ -13,8 +13,8 @@ pub enum Guard {
     Free,
     /// Live later writers: it waits for their decision.
     Live(Vec<EffectId>),
-    /// A later writer is committed: undoing would clobber it.
-    Conflict(EffectId),
+    /// A later writer of this key is committed: undoing would clobber it.
+    Conflict(EffectId, Key),
 }
 
 /// Edges `(first, then)`: the inverse of the first must be finished before that of the other.
@@ -47,6 +47,11 @@ impl Undo {
     /// The steps that nothing before them holds back, highest id first. Failed ones are among them.
     pub fn ready(&self) -> impl Iterator<Item = EffectId> {
         self.order.ready().map(EffectId)
+    }
+
+    /// The waived steps that nothing but others of them holds back, highest id first.
+    pub fn waived(&self) -> impl Iterator<Item = EffectId> {
+        self.waived.iter().rev().copied().map(EffectId)
     }
 
     /// A step was finished or waived.
@@ -193,22 +198,23 @@ impl State {
         }
         let mut live = BTreeSet::new();
         let mut committed = BTreeSet::new();
-        for entry in effect.writes.iter().filter_map(|key| self.keys.get(key)) {
+        for (key, entry) in effect.writes.iter().filter_map(|key| Some((key, self.keys.get(key)?)))
+        {
             let later = entry.later.iter().filter(|later| later.position > effect.position);
-            committed.extend(later.map(|later| later.effect));
+            committed.extend(later.map(|later| (later.effect, key)));
             for writer in entry.writers.iter().filter_map(|writer| self.effects.get(*writer)) {
                 if writer.position <= effect.position || !writer.is_writer() {
                     continue;
                 }
                 match writer.state {
                     EffectState::Live => live.insert(writer.id),
-                    EffectState::Committed => committed.insert(writer.id),
+                    EffectState::Committed => committed.insert((writer.id, key)),
                     EffectState::Doomed | EffectState::Void => false,
                 };
             }
         }
         match committed.first() {
-            Some(writer) => Guard::Conflict(*writer),
+            Some((writer, key)) => Guard::Conflict(*writer, (*key).clone()),
             None if live.is_empty() => Guard::Free,
             None => Guard::Live(live.into_iter().collect()),
         }

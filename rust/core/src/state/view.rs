@@ -76,7 +76,7 @@ impl State {
     /// Finishes a start: what is derived from the whole is derived now, and every intent looks anew.
     pub fn settle_in(&mut self) {
         self.tidy();
-        self.late_edges = true;
+        self.late_edges = self.graph.has_late_edges();
         let branches: Vec<BranchId> = self.branches.keys().copied().collect();
         for branch in branches {
             self.refresh_tip(branch);

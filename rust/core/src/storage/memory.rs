@@ -122,6 +122,19 @@ impl Storage for MemoryStorage {
         Ok(pid == process::id())
     }
 
+    // Nobody else can open a store in memory.
+    fn hold(&self, _seq: u64) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn let_go(&self, _seq: u64) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn is_held_elsewhere(&self, _seq: u64) -> Result<bool, StorageError> {
+        Ok(false)
+    }
+
     fn reopen(&self) -> Result<(), StorageError> {
         Ok(())
     }

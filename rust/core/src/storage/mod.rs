@@ -170,6 +170,16 @@ pub trait Storage: Send + Sync {
     /// meaningful only among processes that share a process namespace.
     fn process_has_open(&self, pid: u32) -> Result<bool, StorageError>;
 
+    /// Marks that this process is at what record `seq` says, until it lets go or ends, however that
+    /// comes about. The mark is no part of the store's content.
+    fn hold(&self, seq: u64) -> Result<(), StorageError>;
+
+    /// Takes a mark of this process away.
+    fn let_go(&self, seq: u64) -> Result<(), StorageError>;
+
+    /// Whether another process has the mark of record `seq`. This process's own marks do not count.
+    fn is_held_elsewhere(&self, seq: u64) -> Result<bool, StorageError>;
+
     /// Closes and opens the files again after an error for which
     /// [`StorageError::needs_reopen`] holds. Waits until every view and batch is gone, so the
     /// caller must hold none. Before anything is read from the answer that others may act on, the

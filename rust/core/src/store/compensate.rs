@@ -37,6 +37,8 @@ pub struct CompensateOptions {
     pub rollback: Option<RollbackId>,
     /// Whose steps; every agent's where there is none.
     pub agent: Option<String>,
+    /// Only steps of these tools: what has no handler here is left to other workers.
+    pub tools: Option<Vec<String>>,
     /// A step that no handler can run is reported as failed (`no_handler`); if not, it stays.
     pub missing_fails: bool,
     /// Overrides the retry of inverse and policy.
@@ -54,6 +56,7 @@ impl Default for CompensateOptions {
         CompensateOptions {
             rollback: None,
             agent: None,
+            tools: None,
             missing_fails: true,
             retry: None,
             on_failure: None,
@@ -178,7 +181,7 @@ impl EffectStore {
     fn spec(&self, options: &CompensateOptions, passed: &BTreeSet<EffectId>) -> ClaimSpec {
         ClaimSpec {
             agent: options.agent.clone().unwrap_or_else(|| "*".to_owned()),
-            tools: None,
+            tools: options.tools.clone(),
             lease_ms: options.lease_ms,
             rollback: options.rollback,
             retry: options.retry.clone(),

@@ -2,24 +2,31 @@
 //! flush makes them durable, and only then does anyone hear an answer (I8).
 //!
 //! Invariants:
-//! - The state in memory is exactly the durable log, whenever the lock is free: the lock is held over
-//!   the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
+//! - The state in memory is a prefix of the durable log whenever the lock is free: the lock is held
+//!   over the flush, and a failed commit throws the state away and loads it anew. There is no undo code.
+//! - Nobody decides or answers from memory before it has folded what other processes have written: a
+//!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::holds::Holds;
 use super::options::Clock;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
-use crate::log::{Batch, Index, Past, Payloads, Tail, load};
+use crate::log::{Batch, Index, Past, Payloads, Tail, catch_up, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
 use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError};
+
+/// How long a leader waits at most for callers that were there a moment ago.
+const GATHER: Duration = Duration::from_micros(300);
 
 /// Bytes of records after which a batch is closed and the next one begins.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -49,6 +56,7 @@ pub(super) struct Core {
     pub(super) joined: BTreeSet<BranchId>,
     poisoned: Option<String>,
     closed: bool,
+    holds: Holds,
     /// A backup was opened; the first write starts a new incarnation.
     restored: bool,
 }
@@ -57,6 +65,8 @@ pub(super) struct Core {
 struct Queue {
     requests: VecDeque<Arc<Request>>,
     leader: bool,
+    /// How many callers there were around the last batch: in it, or queued when it ended.
+    callers: usize,
 }
 
 /// The write path of one open store.
@@ -75,7 +85,7 @@ pub(super) struct Engine {
 /// Marks a backup in its meta table.
 pub(super) const RESTORE_MARK: &[u8] = b"backup";
 
-fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -94,8 +104,10 @@ impl Engine {
             joined: BTreeSet::new(),
             poisoned: None,
             closed: false,
+            holds: Holds::default(),
             restored,
         };
+        Holds::mark_again(storage.as_ref(), &core.state)?;
         let mut command_seed = [0; 32];
         super::entropy(&mut command_seed)?;
         Ok(Engine {
@@ -128,16 +140,29 @@ impl Engine {
         id
     }
 
-    /// The state, which is durable as long as the guard is held.
+    /// The state, with all that any process has made durable by now.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        Ok(self.look()?.0)
+    }
+
+    /// The state, and the view of the log that it is the fold of.
+    #[allow(clippy::type_complexity)] // Two parts of one look.
+    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Core>, Box<dyn ReadView + '_>), Error> {
         let mut core = unpoisoned(&self.core);
         core.usable()?;
+        let view = self.storage.read()?;
+        if let Err(error) = core.catch_up(view.as_ref()) {
+            drop(view);
+            core.reload(self.storage.as_ref(), &error);
+            return Err(Error::Storage(error));
+        }
         // What the last fence settled is let go before the next command, or before anyone looks.
         core.state.tidy();
-        Ok(core)
+        Ok((core, view))
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
+        unpoisoned(&self.core).usable()?;
         Ok(self.storage.read()?)
     }
 
@@ -178,6 +203,7 @@ impl Engine {
     /// Decides what is queued, one's own command among it, and hands the lead on.
     fn lead(&self) {
         let mut core = unpoisoned(&self.core);
+        self.gather();
         let requests: Vec<Arc<Request>> = {
             let mut queue = unpoisoned(&self.queue);
             queue.requests.drain(..).collect()
@@ -188,6 +214,7 @@ impl Engine {
             let mut queue = unpoisoned(&self.queue);
             let next = queue.requests.front().cloned();
             queue.leader = next.is_some();
+            queue.callers = requests.len() + queue.requests.len();
             next
         };
         if let Some(next) = next {
@@ -202,6 +229,24 @@ impl Engine {
         if changed {
             *unpoisoned(&self.changes) += 1;
             self.changed.notify_all();
+        }
+    }
+
+    /// Waits a moment for callers that have just been answered and will ask again, so that they
+    /// share the flush. A lone caller never waits.
+    fn gather(&self) {
+        let began = Instant::now();
+        loop {
+            {
+                let queue = unpoisoned(&self.queue);
+                if queue.callers <= 1 || queue.requests.len() >= queue.callers {
+                    return;
+                }
+            }
+            if began.elapsed() >= GATHER {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -247,8 +292,15 @@ impl Engine {
         core: &mut Core,
         requests: &[Arc<Request>],
     ) -> Result<(Vec<Result<Reply, Error>>, bool), StorageError> {
-        let most = core.state.limits.batch_records;
         let mut batch = Batch::new(self.storage.write()?);
+        core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
+        let lost = core.holds.lost(self.storage.as_ref(), &core.state)?;
+        if !lost.is_empty() {
+            let gone = Command::WorkersGone { holds: lost };
+            let (none, now_ms) = (Payloads::default(), self.now_ms());
+            self.run(core, &mut batch, &gone, &none, self.command_id(), now_ms)?.ok();
+        }
+        let most = core.state.limits.batch_records;
         let mut answers = Vec::new();
         for request in requests {
             answers.push(self.decide_one(core, &mut batch, request)?);
@@ -259,6 +311,7 @@ impl Engine {
         let wrote = batch.records > 0;
         if wrote {
             batch.write.commit()?;
+            Holds::let_go(self.storage.as_ref(), &core.state);
         }
         Ok((answers, wrote))
     }
@@ -289,6 +342,10 @@ impl Engine {
         batch: &mut Batch<'_>,
         now_ms: u64,
     ) -> Result<(), StorageError> {
+        // Another process may have been first.
+        if batch.write.get(crate::storage::Table::Meta, RESTORE_MARK)?.is_none() {
+            return Ok(());
+        }
         batch.write.delete(crate::storage::Table::Meta, RESTORE_MARK)?;
         let none = Payloads::default();
         self.run(core, batch, &Command::Restore, &none, self.command_id(), now_ms)?.ok();
@@ -304,12 +361,16 @@ impl Engine {
         id: [u8; 16],
         now_ms: u64,
     ) -> Result<Result<Reply, Error>, StorageError> {
+        core.index.prepare_fold(&mut core.state, core.tail.head);
         let Verdict { events, reply } = {
             let past = Past::new(batch.write.as_ref() as &dyn ReadView, &core.index);
             decide(&mut core.state, &past, command, now_ms)
         };
         if let Err(Stop::Unreadable(error)) = reply {
             return Err(StorageError::Corrupted { place: error.0 });
+        }
+        for (seq, event) in (core.tail.head + 1..).zip(&events) {
+            Holds::take(self.storage.as_ref(), core.state.store_id, seq, event)?;
         }
         let Core { state, tail, index, .. } = core;
         batch.append(tail, index, state, command, id, now_ms, &events, payloads)?;
@@ -361,6 +422,11 @@ impl Core {
         if self.closed { Err(Error::Storage(StorageError::Closed)) } else { Ok(()) }
     }
 
+    /// Folds what other processes have written.
+    fn catch_up(&mut self, view: &dyn ReadView) -> Result<(), StorageError> {
+        catch_up(view, &mut self.state, &mut self.tail, &mut self.index)
+    }
+
     /// After a failed batch the memory is thrown away and built anew from what is durable.
     fn reload(&mut self, storage: &dyn Storage, error: &StorageError) {
         let reopened = if error.needs_reopen() { storage.reopen() } else { Ok(()) };
@@ -370,14 +436,20 @@ impl Core {
                 self.state = loaded.state;
                 self.tail = loaded.tail;
                 self.index = loaded.index;
+                if let Err(error) = Holds::mark_again(storage, &self.state) {
+                    self.poisoned = Some(error.to_string());
+                }
             }
             Err(error) => self.poisoned = Some(error.to_string()),
         }
     }
 
     /// The command, with what its branches have observed since their last registration.
-    fn with_pending(&self, command: &Command) -> Command {
-        let Command::Register { calls, .. } = command else { return command.clone() };
+    fn with_pending<'c>(&self, command: &'c Command) -> Cow<'c, Command> {
+        let Command::Register { calls, .. } = command else { return Cow::Borrowed(command) };
+        if self.pending.is_empty() {
+            return Cow::Borrowed(command);
+        }
         let mut branches: Vec<BranchId> = calls.iter().map(|placed| placed.branch).collect();
         branches.sort_unstable();
         branches.dedup();
@@ -388,7 +460,7 @@ impl Core {
                 Some(Observed { branch, observations })
             })
             .collect();
-        Command::Register { calls: calls.clone(), observed }
+        Cow::Owned(Command::Register { calls: calls.clone(), observed })
     }
 
     /// Observations of other branches go first: what this command decides must know of them.

@@ -1,12 +1,13 @@
 //! Keeping a store: verify, backup, export and import.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::engine::RESTORE_MARK;
 use super::{EffectStore, Options};
 use crate::error::Error;
 use crate::log::{VerifyReport, export, import, verify};
 use crate::model::Refusal;
+use crate::storage::{LmdbStorage, Storage, StorageError, StorageOptions, Table};
 
 impl EffectStore {
     /// Walks the whole log: numbers, chain, payloads; replays it and compares every table and the
@@ -40,30 +41,59 @@ impl EffectStore {
         Ok(export(view.as_ref(), file)?)
     }
 
-    /// Makes a new store from an export file.
+    /// Makes a new store from an export file, beside its place first: a file that does not fit leaves
+    /// nothing behind.
     ///
     /// # Errors
-    /// [`Refusal::Options`] where the store is not empty;
+    /// [`Refusal::Options`] where something is at the store's place;
     /// [`StorageError::Corrupted`](crate::storage::StorageError::Corrupted) names the first record
-    /// that does not fit, and nothing is stored.
+    /// that does not fit.
     pub fn import(file: &Path, store: &Path) -> Result<EffectStore, Error> {
+        if std::fs::read_dir(store).is_ok_and(|mut entries| entries.next().is_some())
+            || store.is_file()
         {
-            let options = crate::storage::StorageOptions {
-                created_ms: super::system_now_ms(),
-                ..crate::storage::StorageOptions::default()
-            };
-            let storage = crate::storage::LmdbStorage::open(store, &options)?;
-            let storage: &dyn crate::storage::Storage = storage.as_ref();
-            if storage.read()?.head()? > 0 {
-                let reason = "an import needs an empty store".to_owned();
-                return Err(Refusal::Options { option: "path", reason }.into());
-            }
-            let mut batch = storage.write()?;
-            import(file, batch.as_mut())?;
-            // A second store with the same history must not hand out the same tokens.
-            batch.put(crate::storage::Table::Meta, RESTORE_MARK, b"1")?;
-            batch.commit()?;
+            let reason = "an import needs a directory that is empty or not there".to_owned();
+            return Err(Refusal::Options { option: "path", reason }.into());
+        }
+        let scratch = beside(store)?;
+        let filled = fill(file, &scratch).and_then(|()| {
+            let moved = std::fs::rename(&scratch, store).and_then(|()| {
+                let above = store.parent().filter(|above| !above.as_os_str().is_empty());
+                std::fs::File::open(above.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all())
+            });
+            moved.map_err(|error| io("move the imported store to its place", &error))
+        });
+        if let Err(error) = filled {
+            // What cannot be removed is in nobody's way: its name is used once.
+            let _ = std::fs::remove_dir_all(&scratch);
+            return Err(error);
         }
         EffectStore::open(store, Options { create: false, ..Options::default() })
     }
+}
+
+fn io(op: &str, error: &std::io::Error) -> Error {
+    let source = error.to_string();
+    Error::Storage(StorageError::Io { op: op.to_owned(), source })
+}
+
+/// A name beside the store's that nobody else uses.
+fn beside(store: &Path) -> Result<PathBuf, Error> {
+    let mut unique = [0; 8];
+    super::entropy(&mut unique)?;
+    let mut name = store.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".import-{:016x}", u64::from_ne_bytes(unique)));
+    Ok(store.with_file_name(name))
+}
+
+fn fill(file: &Path, store: &Path) -> Result<(), Error> {
+    let options =
+        StorageOptions { created_ms: super::system_now_ms(), ..StorageOptions::default() };
+    let storage = LmdbStorage::open(store, &options)?;
+    let storage: &dyn Storage = storage.as_ref();
+    let mut batch = storage.write()?;
+    import(file, batch.as_mut())?;
+    // A second store with the same history must not hand out the same tokens.
+    batch.put(Table::Meta, RESTORE_MARK, b"1")?;
+    Ok(batch.commit()?)
 }

@@ -60,8 +60,8 @@ pub struct LogEntry {
     pub hash: [u8; 32],
 }
 
-fn not_found(reference: impl std::fmt::Display) -> Error {
-    Refusal::NotFound { reference: reference.to_string() }.into()
+fn not_found(what: &str, id: impl Into<u64>) -> Error {
+    Refusal::no_such(what, id.into()).into()
 }
 
 impl EffectStore {
@@ -70,15 +70,14 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn branch_named(&self, name: &str) -> Result<BranchInfo, Error> {
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         if let Some(info) = core.state.names.get(name).and_then(|id| core.state.branch_info(*id)) {
             return Ok(info);
         }
-        let view = self.engine().view()?;
         let past = Past::new(view.as_ref(), &core.index);
         let id = past.branch_named(name).map_err(|error| corrupted(error.0))?;
         drop(core);
-        self.closed_branch(id.ok_or_else(|| not_found(format!("branch {name:?}")))?)
+        self.closed_branch(id.ok_or_else(|| Error::from(Refusal::no_such_branch(name)))?)
     }
 
     /// The branch of this id.
@@ -101,7 +100,7 @@ impl EffectStore {
 
     /// A branch that memory has let go: merged, or aborted by name.
     fn closed_branch(&self, id: BranchId) -> Result<BranchInfo, Error> {
-        let ended = self.ended(id)?.ok_or_else(|| not_found(format!("branch {id}")))?;
+        let ended = self.ended(id)?.ok_or_else(|| not_found("branch", id.0))?;
         match self.event(id.0)? {
             Some(Event::BranchCreated { name, agent, parent, reads, .. }) => {
                 let parent = match parent {
@@ -119,7 +118,7 @@ impl EffectStore {
                     reads,
                 })
             }
-            _ => Err(not_found(format!("branch {id}"))),
+            _ => Err(not_found("branch", id.0)),
         }
     }
 
@@ -153,20 +152,19 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn decide(&self, target: Target) -> Result<Decision, Error> {
-        let core = self.engine().lock()?;
+        let (core, view) = self.engine().look()?;
         match target {
             Target::Branch(id) if !core.state.branches.contains_key(&id) => {
                 drop(core);
-                let ended = self.ended(id)?.ok_or_else(|| not_found(format!("branch {id}")))?;
+                let ended = self.ended(id)?.ok_or_else(|| not_found("branch", id.0))?;
                 Ok(of_ended(id, &ended))
             }
             Target::Effect(id) if !core.state.effects.contains(id) => {
-                let view = self.engine().view()?;
                 let past = Past::new(view.as_ref(), &core.index);
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
                 let mut decided = decision(&core.state, target);
                 match fate {
-                    None => return Err(not_found(format!("effect {id}"))),
+                    None => return Err(not_found("effect", id.0)),
                     Some(crate::decide::Fate::Committed) => {}
                     Some(fate) => {
                         decided.kind = crate::model::DecisionKind::Abort;
@@ -184,19 +182,31 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::NotFound`].
     pub fn effect(&self, id: EffectId) -> Result<EffectInfo, Error> {
-        let view = self.engine().view()?;
-        let mut story =
-            Story::of(view.as_ref(), id)?.ok_or_else(|| not_found(format!("effect {id}")))?;
-        let core = self.engine().lock()?;
-        match core.state.effects.get(id) {
-            Some(effect) => story.overlay(&core.state, effect),
+        let (core, view) = self.engine().look()?;
+        let mut story = Story::of(view.as_ref(), id)?.ok_or_else(|| not_found("effect", id.0))?;
+        let fate = match core.state.effects.get(id) {
+            Some(effect) if effect.late => {
+                // It may have been recalled, and its votes are told by the log alone.
+                story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
+                let sealed = story.sealed;
+                story.overlay(&core.state, effect);
+                story.sealed = sealed;
+                None
+            }
+            Some(effect) => {
+                story.overlay(&core.state, effect);
+                None
+            }
             None => {
                 let past = Past::new(view.as_ref(), &core.index);
-                let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                story.settle(view.as_ref(), fate)?;
+                Some(past.fate(id).map_err(|error| corrupted(error.0))?)
             }
-        }
+        };
+        // Reading on may take long, and the view stays what it is without the lock.
         drop(core);
+        if let Some(fate) = fate {
+            story.settle(view.as_ref(), fate)?;
+        }
         self.finish(view.as_ref(), story)
     }
 
@@ -306,7 +316,7 @@ impl EffectStore {
                 })?;
                 Ok(ended)
             }
-            _ => Err(not_found(format!("fence {id}"))),
+            _ => Err(not_found("fence", id.0)),
         }
     }
 
@@ -368,10 +378,10 @@ impl EffectStore {
             }
         }
         let Some(Event::Doomed(doom)) = self.event(id.0)? else {
-            return Err(not_found(format!("rollback {id}")));
+            return Err(not_found("rollback", id.0));
         };
         if !doom.rollback {
-            return Err(not_found(format!("rollback {id}")));
+            return Err(not_found("rollback", id.0));
         }
         let mut report = crate::model::Report::default();
         let mut approvals = Vec::new();
@@ -423,7 +433,7 @@ impl EffectStore {
     pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
         let mut core = self.engine().lock()?;
         let Some(rollback) = core.state.rollbacks.get(&id).cloned() else {
-            return Err(not_found(format!("unfinished rollback {id}")));
+            return Err(not_found("unfinished rollback", id.0));
         };
         Ok(plan_of(&mut core.state, &rollback))
     }
@@ -439,7 +449,7 @@ impl EffectStore {
         let Some(Event::ApprovalRequested { subject, digest, reason_required, by, reason }) =
             self.event(id.0)?
         else {
-            return Err(not_found(format!("approval {id}")));
+            return Err(not_found("approval", id.0));
         };
         let mut info = ApprovalInfo {
             id,
@@ -486,7 +496,7 @@ impl EffectStore {
 
     pub(super) fn alert(&self, id: AlertId) -> Result<AlertInfo, Error> {
         let Some(Event::Alerted { severity, text, reference }) = self.event(id.0)? else {
-            return Err(not_found(format!("alert {id}")));
+            return Err(not_found("alert", id.0));
         };
         let mut info = AlertInfo { id, severity, text, reference, acknowledged_by: None };
         if self.engine().lock()?.state.alerts.contains_key(&id.0) {
@@ -522,7 +532,8 @@ impl EffectStore {
     /// # Errors
     /// Where the store is unusable.
     pub fn deliveries(&self, agent: Option<&str>) -> Result<Vec<EffectId>, Error> {
-        let core = self.engine().lock()?;
+        let mut core = self.engine().lock()?;
+        core.state.tidy();
         let of_agent = |id: &EffectId| {
             let Some(effect) = core.state.effects.get(*id) else { return false };
             let branch = core.state.branches.get(&effect.branch);
@@ -565,7 +576,7 @@ impl EffectStore {
     /// [`Refusal::NotFound`].
     pub fn explain(&self, reference: u64) -> Result<Vec<LogEntry>, Error> {
         if self.event(reference)?.is_none() {
-            return Err(not_found(format!("record {reference}")));
+            return Err(not_found("record", reference));
         }
         let view = self.engine().view()?;
         let mut entries = Vec::new();

@@ -2,6 +2,7 @@
 
 mod compensate;
 mod engine;
+mod holds;
 mod keep;
 mod look;
 mod options;
@@ -161,9 +162,6 @@ impl EffectStore {
     /// # Errors
     /// Where what was observed could not be made durable.
     pub fn close(&self) -> Result<(), Error> {
-        if self.inner.read_only {
-            return Ok(());
-        }
         self.engine().close()
     }
 

@@ -8,8 +8,8 @@ use crate::decide::Fate;
 use crate::error::Error;
 use crate::log::{corrupted, read_payload};
 use crate::model::{
-    BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Inverse, Outcome,
-    PayloadRef, Registered, RollbackId, Token,
+    After, BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Follows, Inverse,
+    Outcome, PayloadRef, Registered, RollbackId, Token,
 };
 use crate::state::{Effect, State};
 use crate::storage::ReadView;
@@ -29,7 +29,7 @@ pub(super) struct Story {
     more: Vec<EffectId>,
     /// Branches that voted for it, and those that merged, whose vote nobody waits for.
     voted: BTreeSet<BranchId>,
-    sealed: bool,
+    pub(super) sealed: bool,
     compensated: bool,
     fence: Option<FenceId>,
     rollback: Option<RollbackId>,
@@ -214,8 +214,20 @@ impl Story {
             }
             None => None,
         };
-        let mut after = self.registered.rests_on;
-        after.extend(self.more);
+        let mut rests_on = self.registered.rests_on;
+        rests_on.extend(self.more);
+        rests_on.sort_unstable();
+        rests_on.dedup();
+        let mut after: Vec<EffectId> = match call.follows {
+            Follows::Tip | Follows::Turn(_) => self.registered.program,
+            Follows::These(named) => named
+                .into_iter()
+                .filter_map(|after| match after {
+                    After::Effect(effect) => Some(effect),
+                    After::Item(_) => None, // The record names effects.
+                })
+                .collect(),
+        };
         after.sort_unstable();
         after.dedup();
         Ok(EffectInfo {
@@ -229,6 +241,7 @@ impl Story {
             reads: call.reads,
             writes: call.writes,
             after,
+            rests_on,
             inverse,
             class: self.class,
             mode: self.registered.mode,

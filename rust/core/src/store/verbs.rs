@@ -5,9 +5,10 @@ use super::{EffectStore, Payloads};
 use crate::error::Error;
 use crate::model::{
     AlertId, AlertInfo, ApprovalId, ApprovalInfo, Ask, BranchId, BranchInfo, ClaimSpec, Command,
-    DeliveryInfo, EffectId, Escalate, FenceInfo, FenceStatus, Inverse, Limits, Observation,
-    OnConflict, Overwrite, Placed, Policy, Problem, Read, ReadRule, Receipt, Reconciliation,
-    Refusal, Reply, RollbackId, StepEnd, StepHandle, StepHold, StepInfo, Target, Token,
+    DeliveryInfo, EffectId, EffectState, Escalate, FenceInfo, FenceStatus, Inverse, Limits,
+    Observation, OnConflict, Overwrite, Placed, Policy, Problem, Read, ReadRule, Receipt,
+    Reconciliation, Refusal, Reply, RollbackId, StepEnd, StepHandle, StepHold, StepInfo, Target,
+    Token,
 };
 use crate::storage::StorageError;
 
@@ -137,6 +138,11 @@ impl EffectStore {
             return Ok(Vec::new());
         }
         super::compensate::outside_of_handlers(self, &calls)?;
+        if wait_ms == 0 {
+            // Nobody will ask again, so nothing need be kept for it.
+            let command = Command::Register { calls, observed: Vec::new() };
+            return expect!(self.submit_with(command, payloads), Reply::Receipts(list) => list);
+        }
         let attempt = || {
             let command = Command::Register { calls: calls.clone(), observed: Vec::new() };
             expect!(self.submit_with(command, payloads.clone()), Reply::Receipts(list) => list)
@@ -191,7 +197,8 @@ impl EffectStore {
         expect!(self.submit(command), Reply::Observations(seen) => seen)
     }
 
-    /// Reports that a call ran, with its result, and the inverse where it is known only now.
+    /// Reports that a call ran, with its result, and the inverse where it is known only now. Answers
+    /// the effect's state by then; `None` where it has left memory, so that it changes no more.
     ///
     /// # Errors
     /// [`Refusal::StaleToken`] or [`Refusal::AlreadySettled`]; a late report is kept as evidence.
@@ -203,12 +210,17 @@ impl EffectStore {
         inverse: Option<Inverse>,
         mut payloads: Payloads,
         durable: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<EffectState>, Error> {
         // Every outcome is flushed at once for now, so there is nothing less durable to ask for.
         let _ = durable;
         self.check_payload(result.len() as u64)?;
         let result = payloads.put(result);
-        self.submit_with(Command::Done { effect, token, result, inverse }, payloads).map(|_| ())
+        self.submit_with(Command::Done { effect, token, result, inverse }, payloads)?;
+        self.state_of(effect)
+    }
+
+    fn state_of(&self, effect: EffectId) -> Result<Option<EffectState>, Error> {
+        Ok(self.engine().lock()?.state.effects.get(effect).map(|known| known.state))
     }
 
     fn check_payload(&self, bytes: u64) -> Result<(), Error> {
@@ -221,12 +233,18 @@ impl EffectStore {
         Ok(())
     }
 
-    /// Reports that a call did not run.
+    /// Reports that a call did not run; answers as [`EffectStore::done`] does.
     ///
     /// # Errors
     /// [`Refusal::StaleToken`] or [`Refusal::AlreadySettled`].
-    pub fn not_run(&self, effect: EffectId, token: Token, problem: Problem) -> Result<(), Error> {
-        self.submit(Command::NotRun { effect, token, problem }).map(|_| ())
+    pub fn not_run(
+        &self,
+        effect: EffectId,
+        token: Token,
+        problem: Problem,
+    ) -> Result<Option<EffectState>, Error> {
+        self.submit(Command::NotRun { effect, token, problem })?;
+        self.state_of(effect)
     }
 
     /// Records that an outside party saw an effect.
@@ -455,8 +473,9 @@ impl EffectStore {
         effect: EffectId,
         token: Token,
         lease_ms: Option<u64>,
-    ) -> Result<(), Error> {
-        self.submit(Command::HoldDelivery { effect, token, lease_ms }).map(|_| ())
+    ) -> Result<Option<DeliveryInfo>, Error> {
+        let command = Command::HoldDelivery { effect, token, lease_ms };
+        expect!(self.submit(command), Reply::Delivery(delivery) => delivery)
     }
 
     /// Marks an alert as seen.

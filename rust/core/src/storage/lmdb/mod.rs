@@ -261,6 +261,18 @@ impl Storage for LmdbStorage {
         self.opened()?.owner.has_open(pid)
     }
 
+    fn hold(&self, seq: u64) -> Result<(), StorageError> {
+        self.opened()?.owner.hold(seq)
+    }
+
+    fn let_go(&self, seq: u64) -> Result<(), StorageError> {
+        self.opened()?.owner.let_go(seq)
+    }
+
+    fn is_held_elsewhere(&self, seq: u64) -> Result<bool, StorageError> {
+        self.opened()?.owner.is_held_elsewhere(seq)
+    }
+
     fn reopen(&self) -> Result<(), StorageError> {
         self.check_process()?;
         let _turn = self.turn.take()?;

@@ -20,6 +20,9 @@ use crate::storage::StorageError;
 /// The byte that a process locks while it extends the data file; beyond every process number.
 const EXTEND_BYTE: i64 = 1 << 40;
 
+/// The byte of record 0. A process locks the byte of a record that says that it is at work.
+const WORK_BYTES: i64 = 1 << 41;
+
 /// Descriptors that a child of `fork` must close: as long as it kept one, the parent would seem
 /// alive after its end. Stores beyond this number have that flaw.
 static OWNED: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
@@ -77,6 +80,29 @@ impl OwnerFile {
         Ok(i32::from(range.l_type) != libc::F_UNLCK)
     }
 
+    /// Locks the byte of a record; nothing happens if this process has it already.
+    pub(super) fn hold(&self, seq: u64) -> Result<(), StorageError> {
+        // Somebody else's lock on it is left from a batch that was lost, and goes with its process.
+        lock(&self.file, libc::F_WRLCK, work_byte(seq))
+            .map(|_| ())
+            .map_err(|e| StorageError::io("mark a claim in the owner file", &e))
+    }
+
+    /// Unlocks the byte of a record.
+    pub(super) fn let_go(&self, seq: u64) -> Result<(), StorageError> {
+        lock(&self.file, libc::F_UNLCK, work_byte(seq))
+            .map(|_| ())
+            .map_err(|e| StorageError::io("unmark a claim in the owner file", &e))
+    }
+
+    /// Whether another process has locked the byte of a record.
+    pub(super) fn is_held_elsewhere(&self, seq: u64) -> Result<bool, StorageError> {
+        let mut range = byte(libc::F_WRLCK, work_byte(seq));
+        command(&self.file, libc::F_OFD_GETLK, &mut range)
+            .map_err(|e| StorageError::io("look up who is at a claim", &e))?;
+        Ok(i32::from(range.l_type) != libc::F_UNLCK)
+    }
+
     /// Takes the right to extend the data file, if no other process has it.
     pub(super) fn try_extend(&self) -> io::Result<Option<ExtendGuard<'_>>> {
         Ok(lock(&self.file, libc::F_WRLCK, EXTEND_BYTE)?.then_some(ExtendGuard(self)))
@@ -114,6 +140,10 @@ extern "C" fn close_owned() {
             unsafe { libc::close(fd) };
         }
     }
+}
+
+fn work_byte(seq: u64) -> i64 {
+    WORK_BYTES.saturating_add_unsigned(seq).min(i64::MAX - 1)
 }
 
 /// Sets or clears a lock on one byte; `false` if somebody else has it.
