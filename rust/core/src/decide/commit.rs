@@ -27,6 +27,9 @@ impl Turn<'_> {
         let targets = self.commit_targets(target, owner)?;
         if targets.is_empty() {
             let Target::Branch(_) = target else { return Ok(Reply::Fence(nothing_left())) };
+            // The vote covers what the branches below have so far, though none of it is asked for.
+            let votes = self.owners_part(target, owner, &[]);
+            self.vote_for(Some(owner), votes, None);
             return Ok(Reply::Fence(self.fence(None, Vec::new(), vec![target], None)));
         }
         let closure = self.state.closure(&targets);

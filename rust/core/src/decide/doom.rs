@@ -16,6 +16,8 @@ pub(super) struct Sentence {
     pub(super) direct: Vec<EffectId>,
     /// These and all that rests on them.
     pub(super) members: Vec<EffectId>,
+    /// The member of which it is known by now that it did not run.
+    pub(super) never: Option<EffectId>,
 }
 
 impl Turn<'_> {
@@ -41,7 +43,7 @@ impl Turn<'_> {
         }
         let direct: Vec<EffectId> = direct.into_iter().collect();
         let members = self.state.cascade(&direct);
-        Sentence { closing, direct, members }
+        Sentence { closing, direct, members, never: None }
     }
 
     /// Dooms in one record: members, branches stopped, rollback (I7). The number of the record, or 0
@@ -65,7 +67,7 @@ impl Turn<'_> {
         reason: &str,
         trigger: Trigger,
     ) -> u64 {
-        let Sentence { closing, direct, members } = sentence;
+        let Sentence { closing, direct, members, never } = sentence;
         if members.is_empty() {
             for branch in closing {
                 self.emit(Event::BranchStopped {
@@ -82,6 +84,7 @@ impl Turn<'_> {
         let intents = self.intents_of(&members);
         let rollback = members
             .iter()
+            .filter(|id| never != Some(**id))
             .any(|id| self.state.effects.get(*id).is_some_and(crate::state::Effect::is_writer));
         let seq = self.emit(Event::Doomed(Box::new(Doom {
             members: MemberSet::from(members),

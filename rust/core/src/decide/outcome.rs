@@ -99,10 +99,10 @@ impl Turn<'_> {
         }
         let (rests_on, saw) = self.second_look(id)?;
         if let Some(cause) = saw {
-            self.doom_automatically(
-                &[id],
-                &format!("it read a value of effect {cause}, which is doomed"),
-            );
+            // It did not run, so nothing of it is to be undone (C26, C47).
+            let sentence = super::doom::Sentence { never: Some(id), ..self.sentence(&[id], &[]) };
+            let reason = format!("it read a value of effect {cause}, which is doomed");
+            self.execute(sentence, None, &reason, crate::model::Trigger::Automatic);
             self.not_run_settled(id, problem);
             return Ok(Reply::Effect(id));
         }
@@ -262,15 +262,26 @@ impl Turn<'_> {
         if effect.is_deferred() {
             return Ok((Vec::new(), None));
         }
+        let mut cause = None;
         for read in effect.reads.iter().filter(|read| read.version.is_none()) {
-            if let Some(cause) = self.saw_doomed(&read.key, id.0)? {
-                return Ok((Vec::new(), Some(cause)));
-            }
+            cause = cause.or(self.saw_doomed(&read.key, id.0)?);
             if let Some(entry) = self.state.keys.get(&read.key) {
                 more.extend(entry.frontier.iter().copied().filter(|writer| *writer > id));
+                more.extend(self.doomed_since(entry, id));
             }
         }
-        Ok((more.into_iter().collect(), None))
+        Ok((more.into_iter().collect(), cause))
+    }
+
+    /// Writers of a key that were doomed while the call ran: it falls with them, and is undone before
+    /// them (I13).
+    fn doomed_since(&self, entry: &crate::state::KeyEntry, id: EffectId) -> Vec<EffectId> {
+        let fell = |writer: &EffectId| {
+            self.state.effects.get(*writer).is_some_and(|effect| {
+                effect.is_doomed() && effect.rollback.is_some_and(|rollback| rollback.0 > id.0)
+            })
+        };
+        entry.writers.iter().copied().filter(fell).filter(|writer| *writer != id).collect()
     }
 
     /// An outside party saw the effect: its class is at least partial from now on.
