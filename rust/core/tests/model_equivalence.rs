@@ -2,7 +2,8 @@
 //! refusal, state, closure, report and undo order must be the same after every step.
 //!
 //! `EFFECTSTORE_SEQUENCES` (or `PROPTEST_CASES`) is the number of sequences for each setting;
-//! `EFFECTSTORE_SEED` the first seed. A failure prints the shortest sequence that still fails.
+//! `EFFECTSTORE_SEED` the first seed; `EFFECTSTORE_SHRINK_MS` how long a failure may be made shorter.
+//! A failure prints the shortest sequence that still fails.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::pedantic)]
 
 mod model;
@@ -92,7 +93,7 @@ fn run(setting: &Setting) {
         cases: u32::try_from(sequences).unwrap(),
         failure_persistence: None,
         max_shrink_iters: 20_000,
-        max_shrink_time: 60_000,
+        max_shrink_time: u32::try_from(number("EFFECTSTORE_SHRINK_MS").unwrap_or(60_000)).unwrap(),
         rng_algorithm: RngAlgorithm::ChaCha,
         rng_seed: RngSeed::Fixed(seed),
         ..Config::default()

@@ -6,7 +6,7 @@ use super::tokens::{closed, doomed};
 use super::{Ruling, Turn};
 use crate::model::{
     BranchId, BranchInfo, BranchState, Command, EffectId, Event, HeldRead, Inherited, Overwrite,
-    ReadRule, Refusal, Reply, Token,
+    ReadRule, Refusal, Reply, Stand, Token,
 };
 
 impl Turn<'_> {
@@ -122,6 +122,12 @@ impl Turn<'_> {
             named: parent.named.iter().copied().collect(),
             voids: parent.voids.iter().copied().collect(),
             held: parent.held.iter().map(held).collect(),
+            stands: parent
+                .stands
+                .iter()
+                .flat_map(|(effect, keys)| keys.iter().map(|key| (*effect, key.clone())))
+                .map(|(effect, key)| Stand { effect, key })
+                .collect(),
         })
     }
 

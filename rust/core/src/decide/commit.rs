@@ -34,13 +34,9 @@ impl Turn<'_> {
         }
         let closure = self.state.closure(&targets);
         let votes = self.owners_part(target, owner, &closure);
-        // What misses the owner's vote and is its own gets it now; a commit of the whole branch
-        // votes for what its children have registered, too.
-        let whole = matches!(target, Target::Branch(_));
+        // What misses the owner's vote gets it now, what its children have registered included.
         let owners_vote = with_vote_of(owner);
-        let counted = |effect: &Effect| {
-            effect.is_sealed() || ((whole || effect.branch == owner) && owners_vote(effect))
-        };
+        let counted = |effect: &Effect| effect.is_sealed() || owners_vote(effect);
         let blockers = self.in_the_way(&closure, &counted);
         if blockers.is_empty() {
             // A vote that this fence uses up is said by the fence itself.
@@ -125,11 +121,9 @@ impl Turn<'_> {
         let Some(branch) = self.state.branches.get(&owner) else { return Vec::new() };
         match target {
             Target::Branch(_) => branch.unvoted.iter().copied().collect(),
-            Target::Effect(_) => closure
-                .iter()
-                .copied()
-                .filter(|id| branch.unvoted.contains(id) && branch.effects.contains(id))
-                .collect(),
+            Target::Effect(_) => {
+                closure.iter().copied().filter(|id| branch.unvoted.contains(id)).collect()
+            }
         }
     }
 

@@ -146,14 +146,11 @@ impl Turn<'_> {
             all.into_iter().map(EffectId).filter(survives).collect()
         };
         let mut observed = BTreeSet::new();
-        let unnamed = |effect: &&EffectId| falls(effect) && !branch.named.contains(effect);
-        for effect in branch.observed.iter().filter(unnamed) {
-            let Some(writer) = self.state.effects.get(*effect) else { continue };
+        for (effect, keys) in branch.stands.iter().filter(|(effect, _)| falls(effect)) {
             let same_key = |id: &EffectId| {
                 let earlier = self.state.effects.get(*id);
                 earlier.is_some_and(|earlier| {
-                    earlier.is_writer()
-                        && earlier.writes.iter().any(|key| writer.writes.contains(key))
+                    earlier.is_writer() && earlier.writes.iter().any(|key| keys.contains(key))
                 })
             };
             observed.extend(under(*effect).into_iter().filter(same_key));

@@ -41,9 +41,8 @@ fn of_effect(state: &State, id: EffectId) -> Decision {
         EffectState::Live => {
             let owner = effect.branch;
             let all = closure(state, &[id]);
-            let blockers = blockers(state, &all, &|member| {
-                member.is_sealed() || (member.branch == owner && with_vote_of(owner)(member))
-            });
+            let vote = with_vote_of(owner);
+            let blockers = blockers(state, &all, &|member| member.is_sealed() || vote(member));
             let rest = all.iter().copied().filter(|member| *member != id).collect();
             judge(state, id.0, &all, rest, blockers)
         }

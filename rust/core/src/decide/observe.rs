@@ -206,6 +206,10 @@ impl Turn<'_> {
         }
         let mut rests_on: Vec<EffectId> =
             observations.iter().flat_map(|seen| seen.writers.iter().copied()).collect();
+        // It falls with the writers that fell meanwhile, and is undone before them (I13).
+        for entry in keys.iter().filter_map(|read| self.state.keys.get(&read.key)) {
+            rests_on.extend(self.doomed_since(entry, id));
+        }
         rests_on.sort_unstable();
         rests_on.dedup();
         self.emit(Event::ObservedLate { effect: id, observations: observations.clone(), rests_on });

@@ -51,9 +51,19 @@ impl Turn<'_> {
                 self.audit(verb, refusal.code(), id.0, Some(token));
                 Err(refusal.into())
             }
-            None => match self.history.event(id.0)? {
-                Some(Event::Registered(_)) => Ok(()),
-                _ => Err(Refusal::no_such("effect", id.0).into()),
+            // The log tells whose it was when memory let it go; only late callers pay for that (I9).
+            None => match self.token_of_gone(id)? {
+                Some((_, current)) if current == token => Ok(()),
+                Some((branch, current)) => {
+                    let refusal = Refusal::StaleToken {
+                        branch: self.branch_name(branch)?,
+                        held: Some(token),
+                        current: Some(current),
+                    };
+                    self.audit(verb, refusal.code(), id.0, Some(token));
+                    Err(refusal.into())
+                }
+                None => Err(Refusal::no_such("effect", id.0).into()),
             },
         }
     }
@@ -92,6 +102,16 @@ impl Turn<'_> {
             problem: Some(problem),
         };
         self.admit(id, token, report, "not_run")?;
+        if !self.state.effects.contains(id) {
+            self.emit(Event::Evidence {
+                effect: id,
+                outcome: Outcome::NotRun,
+                result: None,
+                inverse: None,
+                problem: Some(problem.clone()),
+            });
+            return Ok(Reply::Effect(id));
+        }
         let live = self.state.effects.get(id).is_some_and(Effect::is_live);
         if !live {
             self.not_run_settled(id, problem);
@@ -185,7 +205,7 @@ impl Turn<'_> {
     /// as evidence where it is news (C27 to C30).
     fn admit(&mut self, id: EffectId, token: Token, report: Report<'_>, verb: &str) -> Ruling<()> {
         let Some(effect) = self.state.effects.get(id) else {
-            return self.report_on_gone(id, report);
+            return self.report_on_gone(id, token, report, verb);
         };
         let (state, outcome, evidence) = (effect.state, effect.outcome, effect.evidence);
         let undelivered = effect.is_deferred() && effect.delivery.is_none();
@@ -232,12 +252,27 @@ impl Turn<'_> {
         }
     }
 
-    fn report_on_gone(&mut self, id: EffectId, report: Report<'_>) -> Ruling<()> {
+    fn report_on_gone(
+        &mut self,
+        id: EffectId,
+        token: Token,
+        report: Report<'_>,
+        verb: &str,
+    ) -> Ruling<()> {
+        let current = self.token_of_gone(id)?.map(|(_, current)| current);
         let state = match self.history.fate(id)? {
             None => {
                 return Err(Refusal::no_such("effect", id.0).into());
             }
             Some(Fate::Committed) => "committed",
+            // Its call was closed, and now it is known that it never ran (C30).
+            Some(Fate::Doomed)
+                if report.outcome == Outcome::NotRun
+                    && current == Some(token)
+                    && self.story(id)?.is_some_and(|story| story.outcome == Outcome::Unknown) =>
+            {
+                return Ok(());
+            }
             Some(fate) => {
                 if report.outcome == Outcome::Done {
                     self.late_report(
@@ -251,6 +286,9 @@ impl Turn<'_> {
                 if fate == Fate::Void { "void" } else { "doomed" }
             }
         };
+        if current != Some(token) {
+            self.holds_effect(id, token, verb)?;
+        }
         Err(Refusal::AlreadySettled { reference: id.0, state }.into())
     }
 
@@ -275,7 +313,11 @@ impl Turn<'_> {
 
     /// Writers of a key that were doomed while the call ran: it falls with them, and is undone before
     /// them (I13).
-    fn doomed_since(&self, entry: &crate::state::KeyEntry, id: EffectId) -> Vec<EffectId> {
+    pub(super) fn doomed_since(
+        &self,
+        entry: &crate::state::KeyEntry,
+        id: EffectId,
+    ) -> Vec<EffectId> {
         let fell = |writer: &EffectId| {
             self.state.effects.get(*writer).is_some_and(|effect| {
                 effect.is_doomed() && effect.rollback.is_some_and(|rollback| rollback.0 > id.0)

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Ruling, Turn};
+use super::{Fate, Ruling, Turn};
 use crate::model::{
-    BranchId, Class, EffectId, Event, Inverse, Mode, Outcome, Recalled, Registered, Report,
-    RollbackId, Token,
+    BranchId, Class, EffectId, Event, Inverse, Key, Mode, Newer, Outcome, Recalled, Registered,
+    Report, RollbackId, Token,
 };
 
 /// What the log tells of an effect that memory has let go.
@@ -14,6 +14,7 @@ pub(super) struct Story {
     pub(super) registered: Registered,
     pub(super) outcome: Outcome,
     pub(super) rollback: Option<RollbackId>,
+    doomed: bool,
     /// Effects that came to rest on it directly.
     pub(super) readers: Vec<EffectId>,
     inverse: Option<Inverse>,
@@ -33,6 +34,7 @@ enum Ownership {
     Taken(BranchId),
     Merged(BranchId),
     Restored(u64),
+    Delivered,
 }
 
 impl Story {
@@ -41,6 +43,7 @@ impl Story {
             effect,
             outcome: Outcome::Unknown,
             rollback: None,
+            doomed: false,
             readers: Vec::new(),
             inverse: registered.call.inverse.clone(),
             inverse_record: effect.0,
@@ -66,8 +69,12 @@ impl Story {
             Event::Restored { incarnation } => {
                 self.owners.push((seq, Ownership::Restored(*incarnation)));
             }
-            Event::Doomed(doom) if doom.rollback && doom.members.contains(self.effect) => {
-                self.rollback = Some(RollbackId(seq));
+            Event::Delivered { effect, .. } if *effect == self.effect => {
+                self.owners.push((seq, Ownership::Delivered));
+            }
+            Event::Doomed(doom) if doom.members.contains(self.effect) => {
+                self.doomed = true;
+                self.rollback = doom.rollback.then_some(RollbackId(seq));
             }
             Event::RollbackFinished { rollback, report } if self.rollback == Some(*rollback) => {
                 self.report = Some(report.clone());
@@ -96,7 +103,10 @@ impl Story {
             Event::NotRun { effect, .. } if *effect == self.effect => {
                 self.outcome = Outcome::NotRun;
             }
-            Event::Evidence { effect, outcome, inverse, .. } if *effect == self.effect => {
+            // On a live effect it is a note and no outcome (C29).
+            Event::Evidence { effect, outcome, inverse, .. }
+                if *effect == self.effect && self.is_decided() =>
+            {
                 self.outcome = *outcome;
                 self.late |= *outcome == Outcome::Done;
                 self.take_inverse(seq, inverse.as_ref());
@@ -106,6 +116,11 @@ impl Story {
             }
             _ => {}
         }
+    }
+
+    /// It is doomed or void.
+    fn is_decided(&self) -> bool {
+        self.doomed || self.outcome == Outcome::NotRun
     }
 
     fn take_inverse(&mut self, seq: u64, inverse: Option<&Inverse>) {
@@ -229,6 +244,7 @@ impl Turn<'_> {
         let mut effects = Vec::new();
         for mut story in stories {
             let token = self.token_of(&mut story)?;
+            let later = self.newer_than(story.effect, &story.registered)?;
             if let (Some(rollback), Some(report)) = (story.rollback, story.report) {
                 reports.insert(rollback, report);
             }
@@ -245,10 +261,65 @@ impl Turn<'_> {
                 late: story.late,
                 token,
                 inverse_record: story.inverse_record,
+                later,
             });
         }
         self.emit(Event::EffectsRecalled { effects, reports: reports.into_iter().collect() });
         Ok(())
+    }
+
+    /// The newest committed writer after an effect of each of its keys: the guard of its inverse
+    /// asks for it (I17), and memory has let it go.
+    fn newer_than(&self, id: EffectId, registered: &Registered) -> Ruling<Vec<Newer>> {
+        let mut newest: BTreeMap<Key, Newer> = BTreeMap::new();
+        let mut writers: Vec<(EffectId, u64, Vec<Key>)> = Vec::new();
+        if registered.mode == Mode::Deferred || registered.call.writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut delivered: Vec<(EffectId, u64)> = Vec::new();
+        self.history.scan(id.0 + 1, &mut |seq, event| {
+            match event {
+                Event::Registered(later) if later.mode == Mode::Eager => {
+                    let mut keys = later.call.writes.clone();
+                    keys.retain(|key| registered.call.writes.contains(key));
+                    if !keys.is_empty() {
+                        writers.push((EffectId(seq), seq, keys));
+                    }
+                }
+                Event::Delivered { effect, .. }
+                    if delivered.iter().all(|(known, _)| known != effect) =>
+                {
+                    delivered.push((*effect, seq));
+                }
+                _ => {}
+            }
+            true
+        })?;
+        for (effect, position) in delivered {
+            if let Some(Event::Registered(later)) = self.history.event(effect.0)? {
+                let mut keys = later.call.writes;
+                keys.retain(|key| registered.call.writes.contains(key));
+                writers.push((effect, position, keys));
+            }
+        }
+        writers.sort_unstable_by_key(|(_, position, _)| *position);
+        for (effect, position, keys) in writers {
+            // One that memory holds is in its key's order of writes.
+            let gone = !self.state.effects.contains(effect);
+            if gone && self.history.fate(effect)? == Some(Fate::Committed) {
+                for key in keys {
+                    newest.insert(key.clone(), Newer { key, effect, position });
+                }
+            }
+        }
+        Ok(newest.into_values().collect())
+    }
+
+    /// The token of an effect that memory has let go.
+    pub(super) fn token_of_gone(&self, id: EffectId) -> Ruling<Option<(BranchId, Token)>> {
+        let Some(mut story) = self.story(id)? else { return Ok(None) };
+        let token = self.token_of(&mut story)?;
+        Ok(Some((story.registered.branch, token)))
     }
 
     /// The token of the effect's outcome. As merges hand the effect up, its owner is put right too.
@@ -263,6 +334,7 @@ impl Turn<'_> {
                     token = Token { incarnation, number: *seq };
                 }
                 Ownership::Taken(_) => {}
+                Ownership::Delivered => token = Token { incarnation, number: *seq },
                 Ownership::Restored(number) => {
                     incarnation = *number;
                     token = Token { incarnation, number: *seq };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Fate, Ruling, Stop, Turn};
 use crate::model::{
     BranchId, EffectId, EffectState, Event, Key, Observation, Observed, Outcome, Placed, Receipt,
-    Refusal, Registered, Reply,
+    Refusal, Registered, Reply, Token,
 };
 
 /// The earlier items of the call, which the state does not know yet.
@@ -120,7 +120,7 @@ impl Turn<'_> {
         let incarnation = self.state.incarnation;
         Ok(Receipt {
             effect: id,
-            token: Some(crate::model::Token { incarnation, number: id.0 }),
+            token: Some(Token { incarnation, number: id.0 }),
             created: true,
             state: EffectState::Live,
             outcome: Outcome::Unknown,
@@ -163,7 +163,7 @@ impl Turn<'_> {
                     asked.push((placed.branch, effect));
                 }
                 let incarnation = self.state.incarnation;
-                let token = crate::model::Token { incarnation, number: effect.0 };
+                let token = Token { incarnation, number: effect.0 };
                 return Ok(Some(Receipt {
                     effect,
                     token: own.then_some(token),
@@ -194,19 +194,35 @@ impl Turn<'_> {
                 outcome: known.outcome,
             }));
         }
+        self.known_and_gone(effect, &first, placed).map(Some)
+    }
+
+    /// The answer for a known key whose effect memory has let go. That of a committed one costs no
+    /// scan, unless its branch has changed hands since.
+    fn known_and_gone(
+        &self,
+        effect: EffectId,
+        first: &Registered,
+        placed: &Placed,
+    ) -> Ruling<Receipt> {
         let (state, outcome) = match self.history.fate(effect)? {
             Some(Fate::Committed) => (EffectState::Committed, Outcome::Done),
-            Some(Fate::Doomed) => (EffectState::Doomed, Outcome::Done),
+            Some(Fate::Doomed) => {
+                let story = self.story(effect)?;
+                (EffectState::Doomed, story.map_or(Outcome::Unknown, |story| story.outcome))
+            }
             Some(Fate::Void) | None => (EffectState::Void, Outcome::NotRun),
         };
         let own = first.branch == placed.branch;
-        Ok(Some(Receipt {
-            effect,
-            token: own.then_some(placed.token),
-            created: false,
-            state,
-            outcome,
-        }))
+        let (incarnation, number) = (placed.token.incarnation, placed.token.number);
+        let token = if !own {
+            None
+        } else if incarnation == first.token.incarnation && number < effect.0 {
+            Some(Token { incarnation, number: effect.0 })
+        } else {
+            self.token_of_gone(effect)?.map(|(_, token)| token)
+        };
+        Ok(Receipt { effect, token, created: false, state, outcome })
     }
 
     /// Whether a key is past its retention, which counts from the registration. What is not settled
@@ -228,7 +244,7 @@ impl Turn<'_> {
             return;
         }
         let observation =
-            Observation { key: Key::default(), version: None, writers: vec![effect], at: effect.0 };
+            Observation { key: Key::default(), version: None, writers: vec![effect], at: 0 };
         self.emit(Event::Observed { branch, observations: vec![observation] });
     }
 }

@@ -58,9 +58,17 @@ pub struct Observation {
     /// The live writers that the reader may have seen, and now rests on.
     #[cbor(n(2), with = "super::ids::gaps")]
     pub writers: Vec<EffectId>,
-    /// The log's head when it was answered; a later look counts from here.
+    /// The log's head when it was answered; a later look counts from here. 0 where no key was read:
+    /// the writer was met as the effect of a known idempotency key.
     #[n(3)]
     pub at: u64,
+}
+
+impl Observation {
+    /// Whether its writers stand for the earlier writers of its key.
+    pub fn stands(&self) -> bool {
+        self.version.is_none() && (self.at > 0 || self.key != Key::default())
+    }
 }
 
 /// A registration on its branch.

@@ -76,6 +76,24 @@ pub struct Recalled {
     /// The record that holds its inverse as last known.
     #[n(9)]
     pub inverse_record: u64,
+    /// The newest committed writer of each of its keys that came after it.
+    #[cbor(n(10), default, skip_if = "Vec::is_empty")]
+    pub later: Vec<Newer>,
+}
+
+/// A committed writer of a key that came after a recalled one.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Newer {
+    /// The key.
+    #[n(0)]
+    pub key: super::Key,
+    /// The writer.
+    #[n(1)]
+    pub effect: EffectId,
+    /// Its place in the order of writes.
+    #[n(2)]
+    pub position: u64,
 }
 
 /// A branch that a doom stopped.
@@ -115,6 +133,21 @@ pub struct Inherited {
     /// Reads that could not be admitted.
     #[n(4)]
     pub held: Vec<HeldRead>,
+    /// Keys for whose earlier writers an observed one stands.
+    #[cbor(n(5), default, skip_if = "Vec::is_empty")]
+    pub stands: Vec<Stand>,
+}
+
+/// An observed writer that stands for the earlier writers of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Stand {
+    /// The observed writer.
+    #[n(0)]
+    pub effect: EffectId,
+    /// The key that was read.
+    #[n(1)]
+    pub key: super::Key,
 }
 
 /// A read that could not be admitted.

@@ -1,6 +1,6 @@
 //! A branch in memory: open, stopped, or closed with effects that are still in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{BranchId, BranchState, EffectId, Key, Overwrite, ReadRule, Token};
 
@@ -56,6 +56,9 @@ pub struct Branch {
     pub base: BTreeSet<EffectId>,
     /// Live writers that its observations rest on.
     pub observed: BTreeSet<EffectId>,
+    /// By observed writer, the keys for whose earlier writers it stands: the reader may have seen
+    /// those too, so it goes on resting on them if this one falls.
+    pub stands: BTreeMap<EffectId, BTreeSet<Key>>,
     /// Those of them whose version was named.
     pub named: BTreeSet<EffectId>,
     /// Void effects whose version it may have seen.
@@ -75,6 +78,21 @@ impl Branch {
         self.base.contains(&effect)
             || self.observed.contains(&effect)
             || self.held.iter().any(|held| held.writers.contains(&effect))
+    }
+
+    /// It rests on an observed writer no more.
+    pub fn unobserve(&mut self, effect: EffectId) -> bool {
+        self.stands.remove(&effect);
+        self.named.remove(&effect);
+        self.observed.remove(&effect)
+    }
+
+    /// An observed writer stands for the earlier writers of these keys.
+    pub fn stand<'k>(&mut self, effect: EffectId, keys: impl IntoIterator<Item = &'k Key>) {
+        let mut keys = keys.into_iter().peekable();
+        if keys.peek().is_some() {
+            self.stands.entry(effect).or_default().extend(keys.cloned());
+        }
     }
 
     /// Notes a record that memory needs for it.

@@ -84,6 +84,11 @@ pub struct Effect {
 }
 
 impl Effect {
+    /// The keys that it read without naming a version.
+    pub fn unnamed_reads(&self) -> impl Iterator<Item = &Key> {
+        self.reads.iter().filter(|read| read.version.is_none()).map(|read| &read.key)
+    }
+
     /// Live: registered, neither committed nor doomed nor void.
     pub fn is_live(&self) -> bool {
         self.state == EffectState::Live
@@ -112,6 +117,11 @@ impl Effect {
     /// It counts as a writer of its keys: it runs or may have run.
     pub fn is_writer(&self) -> bool {
         self.outcome != Outcome::NotRun && (!self.is_deferred() || self.delivery.is_some())
+    }
+
+    /// Memory had let it go, and evidence brought it back: its registration is not what it was made from.
+    pub fn was_recalled(&self) -> bool {
+        !self.records.contains(&self.id.0)
     }
 
     /// Every vote that it needs is there.

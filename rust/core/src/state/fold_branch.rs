@@ -1,6 +1,6 @@
 //! Folding what happens to branches, and the sets that a branch keeps: tip, observations, refusals.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Branch, Held, State, Timer, ids, raw};
 use crate::model::{
@@ -87,6 +87,7 @@ impl State {
             tip: BTreeSet::new(),
             base: BTreeSet::new(),
             observed: BTreeSet::new(),
+            stands: BTreeMap::new(),
             named: BTreeSet::new(),
             voids: BTreeSet::new(),
             has_committed: false,
@@ -104,6 +105,11 @@ impl State {
             branch.tip = branch.base.iter().filter(eager).copied().collect();
             branch.observed = self.live_only(&inherited.observed);
             branch.named = self.live_only(&inherited.named);
+            for stand in &inherited.stands {
+                if branch.observed.contains(&stand.effect) {
+                    branch.stand(stand.effect, [&stand.key]);
+                }
+            }
             branch.voids = inherited.voids.iter().copied().collect();
             for held in &inherited.held {
                 let writers = self.live_only(&held.writers);
@@ -166,6 +172,7 @@ impl State {
         let (observed, named) = (live(&branch.observed), live(&branch.named));
         let base = live(&branch.base);
         let Some(branch) = self.branches.get_mut(&id) else { return };
+        branch.stands.retain(|effect, _| observed.contains(effect));
         branch.observed = observed;
         branch.named = named;
         branch.base = base;
@@ -188,6 +195,7 @@ impl State {
         let Some(parent_id) = child.parent else { return };
         let effects = std::mem::take(&mut child.effects);
         let observed = std::mem::take(&mut child.observed);
+        let stands = std::mem::take(&mut child.stands);
         let named = std::mem::take(&mut child.named);
         let voids = std::mem::take(&mut child.voids);
         let held = std::mem::take(&mut child.held);
@@ -220,6 +228,9 @@ impl State {
             parent.children.extend(children);
             parent.effects.extend(effects);
             parent.observed.extend(observed);
+            for (effect, keys) in &stands {
+                parent.stand(*effect, keys);
+            }
             parent.named.extend(named);
             parent.voids.extend(voids);
             parent.held.extend(held);
@@ -239,7 +250,7 @@ impl State {
         let waiting: Vec<EffectId> = self
             .effects
             .iter()
-            .filter(|effect| effect.missing_votes.contains(&child))
+            .filter(|effect| effect.is_live() && effect.missing_votes.contains(&child))
             .map(|effect| effect.id)
             .collect();
         for id in waiting {
@@ -261,6 +272,11 @@ impl State {
                 branch.held.retain(|held| held.key != observation.key);
                 branch.named.extend(live.iter().copied());
             }
+            if observation.stands() {
+                for writer in &live {
+                    branch.stand(*writer, [&observation.key]);
+                }
+            }
             branch.observed.extend(live);
             branch.note(seq);
         }
@@ -270,6 +286,9 @@ impl State {
     pub(super) fn admit_held(&mut self, id: BranchId) {
         if let Some(branch) = self.branches.get_mut(&id) {
             for held in std::mem::take(&mut branch.held) {
+                for writer in &held.writers {
+                    branch.stand(*writer, [&held.key]);
+                }
                 branch.observed.extend(held.writers);
             }
         }
@@ -294,6 +313,7 @@ impl State {
             let parent = branch.parent;
             branch.held.clear();
             branch.observed.clear();
+            branch.stands.clear();
             branch.base.clear();
             self.lease_branch(id, None);
             if let Some(parent) = parent.and_then(|parent| self.branches.get_mut(&parent)) {

@@ -471,12 +471,16 @@ impl State {
         if branch.base.remove(&void) {
             branch.base.extend(live.iter().copied());
         }
-        if branch.observed.remove(&void) {
+        let mut stood = branch.stands.get(&void).cloned().unwrap_or_default();
+        if branch.unobserve(void) {
             branch.observed.extend(live.iter().copied());
             branch.voids.insert(void);
             branch.voids.extend(effect.voids.iter().copied());
+            stood.extend(effect.unnamed_reads().cloned());
+            for heir in &live {
+                branch.stand(*heir, &stood);
+            }
         }
-        branch.named.remove(&void);
         for held in &mut branch.held {
             if held.writers.remove(&void) {
                 held.writers.extend(live.iter().copied());
@@ -500,6 +504,9 @@ impl State {
             }
         }
         if let Some(known) = self.branches.get_mut(&branch) {
+            for heir in &live {
+                known.stand(*heir, effect.unnamed_reads());
+            }
             known.observed.extend(live);
             known.voids.extend(effect.voids.iter().copied());
             merge_records(&mut known.records, &effect.records);

@@ -176,6 +176,11 @@ impl State {
             take_out(&mut branch.base, &settled);
             take_out(&mut branch.observed, &settled);
             take_out(&mut branch.named, &settled);
+            if !branch.stands.is_empty() {
+                for effect in &settled {
+                    branch.stands.remove(effect);
+                }
+            }
             for held in &mut branch.held {
                 take_out(&mut held.writers, &settled);
             }

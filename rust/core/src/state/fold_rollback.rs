@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Effect, Rollback, State, Step, StepStatus, Timer, raw};
+use super::{Effect, LaterWriter, Rollback, State, Step, StepStatus, Timer, raw};
 use crate::model::{
     BranchId, Class, Doom, EffectId, EffectState, FailureKind, Inverse, Mode, OnFailure, Outcome,
     Problem, Recalled, Report, RollbackId, Stopped, Trigger,
@@ -111,8 +111,7 @@ impl State {
             let Some(branch) = self.branches.get_mut(&holder) else { continue };
             branch.tip.remove(&id);
             branch.base.remove(&id);
-            branch.observed.remove(&id);
-            branch.named.remove(&id);
+            branch.unobserve(id);
             for held in &mut branch.held {
                 held.writers.remove(&id);
             }
@@ -336,6 +335,14 @@ impl State {
             rollback.note(seq);
         }
         self.effects.insert(effect);
+        for newer in &recalled.later {
+            let entry = self.keys.entry(&newer.key);
+            if entry.later.as_ref().is_none_or(|later| later.position < newer.position) {
+                let records = vec![seq];
+                entry.later =
+                    Some(LaterWriter { effect: newer.effect, position: newer.position, records });
+            }
+        }
         self.rest_again(id);
     }
 

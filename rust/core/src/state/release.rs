@@ -86,8 +86,7 @@ impl State {
                 branch.effects.remove(&id);
                 branch.tip.remove(&id);
                 branch.base.remove(&id);
-                branch.observed.remove(&id);
-                branch.named.remove(&id);
+                branch.unobserve(id);
                 for held in &mut branch.held {
                     held.writers.remove(&id);
                 }

@@ -205,7 +205,7 @@ impl State {
     fn branch_text(branch: &super::Branch) -> String {
         format!(
             "{} {:?} {:?} token {} parent {:?} children {:?} effects {:?} unvoted {:?} tip {:?} base {:?} \
-             observed {:?} named {:?} held {:?} lease {:?}",
+             observed {:?} stands {:?} named {:?} held {:?} lease {:?}",
             branch.id,
             branch.name,
             branch.state,
@@ -217,6 +217,7 @@ impl State {
             branch.tip,
             branch.base,
             branch.observed,
+            branch.stands,
             branch.named,
             branch.held,
             branch.lease_until_ms,

@@ -64,6 +64,29 @@ fn not_found(what: &str, id: impl Into<u64>) -> Error {
     Refusal::no_such(what, id.into()).into()
 }
 
+/// Whose the effects of a branch are now: a merged one has handed them to its parent.
+fn owner_now(
+    state: &crate::state::State,
+    past: &Past<'_>,
+    branch: BranchId,
+) -> Result<BranchId, Error> {
+    let mut owner = branch;
+    loop {
+        let merged = match state.branches.get(&owner) {
+            Some(known) => known.merged,
+            None => {
+                let ended = past.ended(owner).map_err(|error| corrupted(error.0))?;
+                ended.is_some_and(|ended| ended.merged)
+            }
+        };
+        let made = past.event(owner.0).map_err(|error| corrupted(error.0))?;
+        match made {
+            Some(Event::BranchCreated { parent: Some(parent), .. }) if merged => owner = parent,
+            _ => return Ok(owner),
+        }
+    }
+}
+
 impl EffectStore {
     /// The branch of this name.
     ///
@@ -184,8 +207,8 @@ impl EffectStore {
         let (core, view) = self.engine().look()?;
         let mut story = Story::of(view.as_ref(), id)?.ok_or_else(|| not_found("effect", id.0))?;
         let fate = match core.state.effects.get(id) {
-            Some(effect) if effect.late => {
-                // It may have been recalled, and its votes are told by the log alone.
+            Some(effect) if effect.was_recalled() => {
+                // Its votes are told by the log alone.
                 story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
                 let sealed = story.sealed;
                 story.overlay(&core.state, effect);
@@ -198,6 +221,7 @@ impl EffectStore {
             }
             None => {
                 let past = Past::new(view.as_ref(), &core.index);
+                story.branch = owner_now(&core.state, &past, story.branch)?;
                 Some(past.fate(id).map_err(|error| corrupted(error.0))?)
             }
         };

@@ -120,6 +120,10 @@ impl Story {
         Ok(true)
     }
 
+    fn is_open(&self) -> bool {
+        self.state == EffectState::Live && self.outcome != Outcome::NotRun
+    }
+
     /// Nothing more can come that an answer shows. The undo of a doomed effect may have more to it.
     fn told(&self, expected: EffectState) -> bool {
         match expected {
@@ -147,7 +151,8 @@ impl Story {
             }
             Event::NotRun { effect, .. } if *effect == self.id => self.outcome = Outcome::NotRun,
             Event::Evidence { effect, outcome: Outcome::Done, result, inverse, .. }
-                if *effect == self.id =>
+                if *effect == self.id
+                    && (self.state == EffectState::Doomed || self.outcome == Outcome::NotRun) =>
             {
                 self.outcome = Outcome::Done;
                 self.result = result.map(|result| (seq, result)).or(self.result);
@@ -157,18 +162,24 @@ impl Story {
                     self.inverse_record = seq;
                 }
             }
+            Event::Evidence { effect, outcome: Outcome::NotRun, .. } if *effect == self.id => {
+                self.outcome = Outcome::NotRun;
+            }
             Event::Exposed { effect, .. } if *effect == self.id => {
                 self.class = self.class.max(crate::model::Class::Partial);
             }
-            Event::BranchMerged { branch } => {
+            // What is decided keeps the votes that it had (C33).
+            Event::BranchMerged { branch } if self.is_open() => {
                 self.voted.insert(*branch);
             }
-            Event::Voted { branch, members, .. } if members.contains(self.id) => match branch {
-                Some(branch) => {
-                    self.voted.insert(*branch);
+            Event::Voted { branch, members, .. } if members.contains(self.id) && self.is_open() => {
+                match branch {
+                    Some(branch) => {
+                        self.voted.insert(*branch);
+                    }
+                    None => self.sealed = true,
                 }
-                None => self.sealed = true,
-            },
+            }
             Event::Fenced { intent, members, .. } if members.contains(self.id) => {
                 self.state = EffectState::Committed;
                 self.sealed = true;

@@ -511,13 +511,8 @@ impl Peer {
         };
         let place = self.id(effect);
         assert_eq!((state, outcome), (wanted.state, wanted.outcome), "effect {effect} ({place})");
-        // Votes and owner of what memory has let go are not told by the core yet (C33).
-        if matches!(state, Life::Live | Life::Committed) {
-            assert_eq!(got.sealed, model.sealed(effect), "sealed of {effect} ({place})");
-        }
-        if state == Life::Live {
-            assert_eq!(got.branch, self.lines[&wanted.branch], "branch of {effect} ({place})");
-        }
+        assert_eq!(got.sealed, model.sealed(effect), "sealed of {effect} ({place})");
+        assert_eq!(got.branch, self.lines[&wanted.branch], "branch of {effect} ({place})");
         assert_eq!(got.rollback.is_some(), wanted.rollback.is_some(), "rollback of {effect}");
         if let (Some(got), Some(wanted)) = (got.rollback, wanted.rollback) {
             let known = self.rollbacks.entry(wanted).or_insert(got);
