@@ -96,11 +96,16 @@ impl Story {
 
     fn hear_report(&mut self, seq: u64, event: &Event) {
         match event {
-            Event::Done { effect, inverse, .. } if *effect == self.effect => {
+            Event::Done { effect, inverse, rests_on, .. } if *effect == self.effect => {
+                self.registered.rests_on.extend(rests_on);
                 self.outcome = Outcome::Done;
                 self.take_inverse(seq, inverse.as_ref());
             }
-            Event::NotRun { effect, .. } if *effect == self.effect => {
+            Event::ObservedLate { effect, rests_on, .. } if *effect == self.effect => {
+                self.registered.rests_on.extend(rests_on);
+            }
+            Event::NotRun { effect, observed, .. } if *effect == self.effect => {
+                self.registered.rests_on.extend(observed);
                 self.outcome = Outcome::NotRun;
             }
             // On a live effect it is a note and no outcome (C29).
@@ -245,6 +250,11 @@ impl Turn<'_> {
         for mut story in stories {
             let token = self.token_of(&mut story)?;
             let later = self.newer_than(story.effect, &story.registered)?;
+            let voids = self.through_voids(&mut story.registered.rests_on)?;
+            let mut readers = std::mem::take(&mut story.readers);
+            readers.retain(|reader| self.state.effects.contains(*reader));
+            readers.sort_unstable();
+            readers.dedup();
             if let (Some(rollback), Some(report)) = (story.rollback, story.report) {
                 reports.insert(rollback, report);
             }
@@ -262,10 +272,33 @@ impl Turn<'_> {
                 token,
                 inverse_record: story.inverse_record,
                 later,
+                voids,
+                readers,
             });
         }
         self.emit(Event::EffectsRecalled { effects, reports: reports.into_iter().collect() });
         Ok(())
+    }
+
+    /// Adds what the void effects among these rested on (I1); answers the void ones.
+    fn through_voids(&self, rests_on: &mut Vec<EffectId>) -> Ruling<Vec<EffectId>> {
+        let mut all: BTreeSet<EffectId> = rests_on.iter().copied().collect();
+        let mut voids = BTreeSet::new();
+        let mut open = rests_on.clone();
+        while let Some(on) = open.pop() {
+            let gone = !self.state.effects.contains(on);
+            if gone
+                && !voids.contains(&on)
+                && self.history.fate(on)? == Some(Fate::Void)
+                && let Some(void) = self.story(on)?
+            {
+                voids.insert(on);
+                all.extend(&void.registered.rests_on);
+                open.extend(void.registered.rests_on);
+            }
+        }
+        *rests_on = all.into_iter().collect();
+        Ok(voids.into_iter().collect())
     }
 
     /// The newest committed writer after an effect of each of its keys: the guard of its inverse

@@ -79,6 +79,12 @@ pub struct Recalled {
     /// The newest committed writer of each of its keys that came after it.
     #[cbor(n(10), default, skip_if = "Vec::is_empty")]
     pub later: Vec<Newer>,
+    /// Void effects that it rested on, directly or through other void ones.
+    #[cbor(n(11), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub voids: Vec<EffectId>,
+    /// Effects in memory that came to rest on it.
+    #[cbor(n(12), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub readers: Vec<EffectId>,
 }
 
 /// A committed writer of a key that came after a recalled one.

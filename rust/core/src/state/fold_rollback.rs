@@ -276,6 +276,17 @@ impl State {
                 self.recall(seq, recalled);
             }
         }
+        // Edges among the recalled may be late ones, so they are drawn when all are there.
+        for recalled in effects {
+            for on in &recalled.registered.rests_on {
+                self.late_edges |= *on > recalled.effect;
+                self.graph.add_dependency(recalled.effect.0, on.0);
+            }
+            for reader in &recalled.readers {
+                self.late_edges |= recalled.effect > *reader;
+                self.graph.add_dependency(reader.0, recalled.effect.0);
+            }
+        }
         self.order = None;
     }
 
@@ -296,7 +307,7 @@ impl State {
             reads: registered.call.reads.clone().into(),
             writes: registered.call.writes.clone().into(),
             named: Vec::new(),
-            voids: Vec::new(),
+            voids: recalled.voids.clone(),
             outcome: recalled.outcome,
             result: None,
             late: recalled.late,

@@ -53,12 +53,6 @@ fn agree<T, U: std::fmt::Debug>(
     match (heard(got), wanted) {
         (Ok(got), Ok(_)) => Some(got),
         (Err((code, index)), Err(refused)) => {
-            // Of an effect that memory has let go the store tells that it is settled: whether the
-            // token is stale, too, would be a scan away and changes nothing.
-            let gone = code == "already_settled" && refused.code == "stale_token";
-            if gone && ["done", "not_run", "effect.observe", "exposed"].contains(&verb) {
-                return None;
-            }
             assert_eq!(code, refused.code, "{verb}: another refusal than the model's");
             if refused.index.is_some() {
                 assert_eq!(index, refused.index, "{verb}: another item is refused");
@@ -154,8 +148,7 @@ impl Peer {
         if let (Some(info), Ok(token)) = (agree("takeover", got, wanted), wanted) {
             self.note_token(name, *token, info.token);
             for effect in model.own(name) {
-                let now = self.store.effect(self.id(effect)).expect("an effect").token;
-                self.effect_tokens.insert((effect, *token), now);
+                self.effect_tokens.insert((effect, *token), info.token);
             }
         }
     }
