@@ -106,6 +106,7 @@ impl Turn<'_> {
         let held = |held: &crate::state::Held| HeldRead {
             key: held.key.clone(),
             writers: held.writers.iter().copied().collect(),
+            under: held.under.iter().copied().collect(),
             rule: held.rule,
         };
         // The tip stands for the eager ones, since all of them are in it or under it; the others

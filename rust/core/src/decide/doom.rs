@@ -110,7 +110,7 @@ impl Turn<'_> {
                 self.state.branches.get(holder).is_some_and(|branch| {
                     branch.base.contains(&effect.id)
                         || branch.observed.contains(&effect.id)
-                        || branch.held.iter().any(|held| held.writers.contains(&effect.id))
+                        || branch.held.iter().any(|held| held.rests_on().any(|on| on == effect.id))
                 })
             });
             for branch in holders.chain(std::iter::once(&effect.branch)) {

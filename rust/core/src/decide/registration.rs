@@ -26,7 +26,7 @@ impl Turn<'_> {
         self.read_keys(batch, placed, mode, &mut rests_on)?;
         self.write_keys(batch, placed, mode, &mut rests_on)?;
         let rests_on: Vec<EffectId> = rests_on.into_iter().collect();
-        self.within_limits(batch, placed, &rests_on)?;
+        self.within_limits(batch, placed, mode, &rests_on)?;
         let inverse = call.inverse.as_ref();
         let deadline_ms = inverse.and_then(|inverse| {
             inverse
@@ -210,7 +210,7 @@ impl Turn<'_> {
         rests_on.extend(batch.seen.get(&branch).into_iter().flatten().copied());
         if let Some(branch) = self.state.branches.get(&branch) {
             rests_on.extend(branch.observed.iter().copied());
-            rests_on.extend(branch.held.iter().flat_map(|held| held.writers.iter().copied()));
+            rests_on.extend(branch.held.iter().flat_map(crate::state::Held::rests_on));
         }
     }
 
@@ -299,6 +299,7 @@ impl Turn<'_> {
         &mut self,
         batch: &Batch,
         placed: &Placed,
+        mode: Mode,
         rests_on: &[EffectId],
     ) -> Ruling<()> {
         self.sizes_within_limits(placed)?;
@@ -325,7 +326,10 @@ impl Turn<'_> {
                 }
             }
         }
-        self.writers_within_limit(placed, rests_on, limits.live_writers_per_key)?;
+        // A deferred effect is no writer until it is handed out (C12).
+        if mode == Mode::Eager {
+            self.writers_within_limit(placed, rests_on, limits.live_writers_per_key)?;
+        }
         if let Some(limit) = limits.closure {
             let closure = self.state.closure(rests_on).len() as u64;
             if closure > limit {

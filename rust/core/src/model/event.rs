@@ -169,6 +169,9 @@ pub struct HeldRead {
     /// The rule that kept it out.
     #[n(2)]
     pub rule: ReadRule,
+    /// What void ones of the writers rested on.
+    #[cbor(n(3), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub under: Vec<EffectId>,
 }
 
 /// One decision against effects, and the rollback that undoes them.

@@ -11,8 +11,23 @@ pub struct Held {
     pub key: Key,
     /// The writers that it may have seen and that are not yet settled.
     pub writers: BTreeSet<EffectId>,
+    /// What void ones of them rested on: it holds nothing back, and falls like them.
+    pub under: BTreeSet<EffectId>,
     /// The rule that kept it out.
     pub rule: ReadRule,
+}
+
+impl Held {
+    /// All that the branch rests on because of it.
+    pub fn rests_on(&self) -> impl Iterator<Item = EffectId> {
+        self.writers.iter().chain(&self.under).copied()
+    }
+
+    /// An effect fell or was settled.
+    pub fn forget(&mut self, effect: EffectId) {
+        self.writers.remove(&effect);
+        self.under.remove(&effect);
+    }
 }
 
 /// A branch in memory.
@@ -77,7 +92,7 @@ impl Branch {
     pub fn holds(&self, effect: EffectId) -> bool {
         self.base.contains(&effect)
             || self.observed.contains(&effect)
-            || self.held.iter().any(|held| held.writers.contains(&effect))
+            || self.held.iter().any(|held| held.rests_on().any(|on| on == effect))
     }
 
     /// It rests on an observed writer no more.

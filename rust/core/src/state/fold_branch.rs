@@ -53,7 +53,12 @@ impl State {
                 }
                 let writers = self.live_only(writers);
                 if let Some(known) = self.branches.get_mut(branch) {
-                    known.held.push(Held { key: key.clone(), writers, rule: *rule });
+                    known.held.push(Held {
+                        key: key.clone(),
+                        writers,
+                        under: BTreeSet::new(),
+                        rule: *rule,
+                    });
                     known.note(seq);
                 }
             }
@@ -113,10 +118,11 @@ impl State {
             branch.voids = inherited.voids.iter().copied().collect();
             for held in &inherited.held {
                 let writers = self.live_only(&held.writers);
-                branch.held.push(Held { key: held.key.clone(), writers, rule: held.rule });
+                let under = self.live_only(&held.under);
+                branch.held.push(Held { key: held.key.clone(), writers, under, rule: held.rule });
             }
             handed.extend(branch.base.iter().chain(&branch.observed).copied());
-            handed.extend(branch.held.iter().flat_map(|held| held.writers.iter().copied()));
+            handed.extend(branch.held.iter().flat_map(Held::rests_on));
         }
         for effect in handed {
             if let Some(effect) = self.effects.get_mut(effect) {
@@ -218,8 +224,8 @@ impl State {
             }
         }
         self.drop_level(id);
-        for effect in observed.iter().chain(held.iter().flat_map(|held| held.writers.iter())) {
-            if let Some(effect) = self.effects.get_mut(*effect) {
+        for effect in observed.iter().copied().chain(held.iter().flat_map(Held::rests_on)) {
+            if let Some(effect) = self.effects.get_mut(effect) {
                 effect.held_by.push(parent_id);
             }
         }
@@ -286,10 +292,10 @@ impl State {
     pub(super) fn admit_held(&mut self, id: BranchId) {
         if let Some(branch) = self.branches.get_mut(&id) {
             for held in std::mem::take(&mut branch.held) {
-                for writer in &held.writers {
-                    branch.stand(*writer, [&held.key]);
+                for writer in held.rests_on() {
+                    branch.stand(writer, [&held.key]);
+                    branch.observed.insert(writer);
                 }
-                branch.observed.extend(held.writers);
             }
         }
     }

@@ -482,8 +482,8 @@ impl State {
             }
         }
         for held in &mut branch.held {
-            if held.writers.remove(&void) {
-                held.writers.extend(live.iter().copied());
+            if held.writers.remove(&void) | held.under.remove(&void) {
+                held.under.extend(live.iter().copied());
                 branch.voids.insert(void);
             }
         }

@@ -183,6 +183,7 @@ impl State {
             }
             for held in &mut branch.held {
                 take_out(&mut held.writers, &settled);
+                take_out(&mut held.under, &settled);
             }
         }
     }

@@ -88,7 +88,7 @@ impl State {
                 branch.base.remove(&id);
                 branch.unobserve(id);
                 for held in &mut branch.held {
-                    held.writers.remove(&id);
+                    held.forget(id);
                 }
             }
         }
