@@ -74,7 +74,7 @@ impl Model {
             } else if ring.contains(&then) {
                 let open = |other: &u64| self.is(*other, Status::Open);
                 holding.extend(self.ring(first).into_iter().filter(open));
-                if on_key && self.is(first, Status::Waived) {
+                if on_key && then == id && self.is(first, Status::Waived) {
                     holding.insert(first);
                 }
             }

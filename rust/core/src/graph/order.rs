@@ -4,11 +4,12 @@
 //! edges are condensed: a ring counts as one thing, so that nothing waits on itself.
 //!
 //! Invariants, for an edge from a ring `P` to another ring `Q` (most rings have one member):
-//! - the edge holds `Q` back while some member of `P` is open (neither finished nor waived), and,
-//!   if it is a key order, while its own `first` is not finished, waived or not;
+//! - the edge holds `Q` back while some member of `P` is open (neither finished nor waived); after
+//!   that, if it is a key order and its own `first` is waived, it holds back its own `then` alone;
 //! - `holds[Q]` counts the edges that hold `Q` back; no member of `Q` is ready while it is not zero;
 //! - of a ring only its highest open member may be ready, and it is held back as long as a waived
-//!   member above it comes before it on a key (`key_holds`);
+//!   node comes before it on a key, above it in its ring or in a ring that holds nothing else back
+//!   (`key_holds`);
 //! - `ready` holds exactly the members that are ready.
 
 use std::collections::BTreeSet;
@@ -61,7 +62,8 @@ pub struct UndoOrder {
     open: Vec<u32>,
     /// Edges that hold each ring back.
     holds: Vec<usize>,
-    /// For each node, waived members of its own ring, above it, that precede it on a key.
+    /// For each node, waived nodes that precede it on a key: members of its own ring above it, and
+    /// of other rings that have no open member.
     key_holds: Vec<u32>,
     /// (ring, member) for the open members of rings with more than one member.
     open_members: BTreeSet<(u32, u32)>,
@@ -122,7 +124,7 @@ impl UndoOrder {
         let was = self.set_status(place, Status::Finished);
         let ring = self.ring(place);
         if was == Status::Waived && self.open[ring as usize] == 0 {
-            self.release(place, |edge| edge.relation == Relation::KeyOrder);
+            self.hold_on_keys(place, |count| *count -= 1);
         }
         self.refresh(ring);
     }
@@ -144,8 +146,10 @@ impl UndoOrder {
         let ring = self.ring(place);
         if self.open[ring as usize] == 0 {
             for member in self.members.of(ring).to_vec() {
-                let kept = self.status[member as usize] == Status::Waived;
-                self.hold(member, |edge| !(kept && edge.relation == Relation::KeyOrder));
+                if self.status[member as usize] == Status::Waived {
+                    self.hold_on_keys(member, |count| *count -= 1);
+                }
+                self.hold(member);
             }
         }
         self.set_status(place, Status::Open);
@@ -190,7 +194,8 @@ impl UndoOrder {
                     }
                     continue;
                 }
-                if on_key && self.status[edge.end as usize] == Status::Waived {
+                let counts = on_key && member == place;
+                if counts && self.status[edge.end as usize] == Status::Waived {
                     holding.insert(edge.end);
                 }
                 rings.insert(other);
@@ -260,8 +265,10 @@ impl UndoOrder {
             }
             if self.open[ring as usize] == 0 {
                 for member in self.members.of(ring).to_vec() {
-                    let kept = self.status[member as usize] == Status::Waived;
-                    self.release(member, |edge| !(kept && edge.relation == Relation::KeyOrder));
+                    if self.status[member as usize] == Status::Waived {
+                        self.hold_on_keys(member, |count| *count += 1);
+                    }
+                    self.release(member);
                 }
             }
         }
@@ -278,36 +285,39 @@ impl UndoOrder {
         }
     }
 
-    /// Those edges out of `place` that `which` names hold their rings back no longer.
-    fn release(&mut self, place: u32, which: impl Fn(&Edge) -> bool) {
-        self.for_outer_edges(place, which, |holds| {
-            *holds -= 1;
-            *holds == 0
+    /// The edges out of `place` hold the rings at their ends back no longer.
+    fn release(&mut self, place: u32) {
+        self.for_outer_edges(place, |order, edge| {
+            order.holds[order.ring_of[edge.end as usize] as usize] -= 1;
         });
     }
 
-    /// Those edges out of `place` that `which` names hold their rings back from now on.
-    fn hold(&mut self, place: u32, which: impl Fn(&Edge) -> bool) {
-        self.for_outer_edges(place, which, |holds| {
-            *holds += 1;
-            *holds == 1
+    /// The edges out of `place` hold the rings at their ends back from now on.
+    fn hold(&mut self, place: u32) {
+        self.for_outer_edges(place, |order, edge| {
+            order.holds[order.ring_of[edge.end as usize] as usize] += 1;
         });
     }
 
-    /// Changes the count of the ring at the end of each edge that `which` names and that leaves the
-    /// ring of `place`; where `change` says that it matters, what is ready is found anew.
-    fn for_outer_edges(
-        &mut self,
-        place: u32,
-        which: impl Fn(&Edge) -> bool,
-        change: impl Fn(&mut usize) -> bool,
-    ) {
+    /// Changes by how many waived nodes of other rings those that `place` precedes on a key are held.
+    fn hold_on_keys(&mut self, place: u32, change: impl Fn(&mut u32)) {
+        self.for_outer_edges(place, |order, edge| {
+            if edge.relation == Relation::KeyOrder {
+                change(&mut order.key_holds[edge.end as usize]);
+            }
+        });
+    }
+
+    /// Changes a count for each edge that leaves the ring of `place`, and finds anew what is ready
+    /// at their ends.
+    fn for_outer_edges(&mut self, place: u32, change: impl Fn(&mut Self, &Edge)) {
         let ring = self.ring(place);
-        let mut touched = Vec::new();
-        for edge in self.after.of(place).iter().filter(|edge| which(edge)) {
+        let mut touched = BTreeSet::new();
+        for edge in self.after.of(place).to_vec() {
             let other = self.ring_of[edge.end as usize];
-            if other != ring && change(&mut self.holds[other as usize]) {
-                touched.push(other);
+            if other != ring {
+                change(self, &edge);
+                touched.insert(other);
             }
         }
         for other in touched {

@@ -131,9 +131,20 @@ impl Model {
         if let Some(key) = effect.name {
             self.names.insert(key, effect.id);
         }
+        self.admit_held(name);
         let answer = Registered { effect: effect.id, created: true, token: Some(effect.token) };
         self.effects.insert(effect.id, effect);
         Ok(answer)
+    }
+
+    /// What was held and is admitted by now is an ordinary observation (C20).
+    fn admit_held(&mut self, name: Name) {
+        let mut seen = std::mem::take(&mut self.line(name).seen);
+        for one in seen.iter_mut().filter(|one| one.kind == Saw::Held) {
+            one.kind = Saw::Plain;
+            one.writers.extend(self.expand(&one.writers));
+        }
+        self.line(name).seen = seen;
     }
 
     /// The first effect of a known name; another branch observes it by asking (C10).
@@ -365,7 +376,14 @@ impl Model {
         {
             self.names.remove(&name);
         }
+        let heirs: Ids = self.direct(effect).union(&deps).copied().collect();
         for branch in self.branches.values_mut() {
+            // Who had observed it rests on what it rested on, whatever becomes of it (section 3).
+            for one in branch.seen.iter_mut().filter(|one| one.kind != Saw::Held) {
+                if one.writers.contains(&effect) {
+                    one.writers.extend(&heirs);
+                }
+            }
             if branch.handed.remove(&effect) | (branch.name == owner) && !deps.is_empty() {
                 branch.seen.push(Seen::new(Saw::Inherited, None, deps.clone(), position));
             }
