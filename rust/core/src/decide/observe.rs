@@ -141,9 +141,7 @@ impl Turn<'_> {
                             return self.stop_reader(id, writer);
                         }
                         Some(Fate::Void) => {
-                            if let Some(Event::Registered(void)) = self.history.event(writer.0)? {
-                                open.extend(void.rests_on);
-                            }
+                            open.extend(self.void_rested_on(writer)?);
                         }
                         _ => {}
                     },

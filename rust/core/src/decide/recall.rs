@@ -280,6 +280,26 @@ impl Turn<'_> {
         Ok(())
     }
 
+    /// What a void effect rested on when it was reported as not run: its later looks count, too.
+    pub(super) fn void_rested_on(&self, id: EffectId) -> Ruling<Vec<EffectId>> {
+        let Some(Event::Registered(registered)) = self.history.event(id.0)? else {
+            return Ok(Vec::new());
+        };
+        let mut rests_on = registered.rests_on;
+        self.history.scan(id.0 + 1, &mut |_, event| match event {
+            Event::ObservedLate { effect, rests_on: more, .. } if *effect == id => {
+                rests_on.extend(more);
+                true
+            }
+            Event::NotRun { effect, observed, .. } if *effect == id => {
+                rests_on.extend(observed);
+                false
+            }
+            _ => true,
+        })?;
+        Ok(rests_on)
+    }
+
     /// Adds what the void effects among these rested on (I1); answers the void ones.
     fn through_voids(&self, rests_on: &mut Vec<EffectId>) -> Ruling<Vec<EffectId>> {
         let mut all: BTreeSet<EffectId> = rests_on.iter().copied().collect();
@@ -287,14 +307,11 @@ impl Turn<'_> {
         let mut open = rests_on.clone();
         while let Some(on) = open.pop() {
             let gone = !self.state.effects.contains(on);
-            if gone
-                && !voids.contains(&on)
-                && self.history.fate(on)? == Some(Fate::Void)
-                && let Some(void) = self.story(on)?
-            {
+            if gone && !voids.contains(&on) && self.history.fate(on)? == Some(Fate::Void) {
                 voids.insert(on);
-                all.extend(&void.registered.rests_on);
-                open.extend(void.registered.rests_on);
+                let under = self.void_rested_on(on)?;
+                all.extend(&under);
+                open.extend(under);
             }
         }
         *rests_on = all.into_iter().collect();

@@ -194,9 +194,7 @@ impl Turn<'_> {
                         return Err(Refusal::DoomedDependency { dependency: id, key: None }.into());
                     }
                     Some(Fate::Void) => {
-                        if let Some(Event::Registered(void)) = self.history.event(id.0)? {
-                            open.extend(void.rests_on);
-                        }
+                        open.extend(self.void_rested_on(id)?);
                     }
                     _ => {}
                 },

@@ -328,6 +328,9 @@ impl State {
             records: vec![seq],
         };
         self.live += u64::from(live);
+        if let Some(deadline) = effect.deadline_ms {
+            self.timers.insert((deadline, Timer::Window(id)));
+        }
         if registered.mode == Mode::Eager {
             for key in &effect.writes {
                 let effects = &self.effects;
