@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from effectstore._choices import Missing
 from effectstore._context import undo_scope
 from effectstore._effect import problem
-from effectstore._errors import PayloadError, PermanentError, RetryLaterError
+from effectstore._errors import PermanentError, RetryLaterError
 from effectstore._rollback import Step
 from effectstore._time import to_ms
 from effectstore._tool import handler_of, known_tools
@@ -213,7 +213,7 @@ class Worker:
         """The result as bytes. The inverse ran, so a result that is no payload is left out rather than refused."""
         try:
             return None if result is None else self._session.codec.dump(result, "result")
-        except PayloadError:
+        except Exception:  # noqa: BLE001  # The caller's own encoder may raise anything; the inverse ran all the same.
             return None
 
     def close(self) -> None:

@@ -209,3 +209,13 @@ def test_errors_are_stored_shortened(store: Store, world: World, a: Branch) -> N
     told = str(store.explain(effect.id))
     assert "ValueError" in told
     assert len(told) < 100_000
+
+
+def test_an_empty_key_given_bare_is_a_key_like_any_other(store: Store) -> None:
+    """I12: a lone key is one item, the empty one too; dropping it would lose the edge."""
+    a, b = store.branch("A-empty"), store.branch("B-empty")
+    write = a.register("write", writes="", inverse=Inverse("undo", None))
+    write.done(None)
+    read = b.register("read", reads="", inverse=Inverse("undo", None))
+    assert store.effect(write.id).writes == ("",)
+    assert write.id in store.effect(read.id).rests_on

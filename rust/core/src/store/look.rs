@@ -221,6 +221,7 @@ impl EffectStore {
             }
             None => {
                 let past = Past::new(view.as_ref(), &core.index);
+                story.find_token(view.as_ref(), &past)?;
                 story.branch = owner_now(&core.state, &past, story.branch)?;
                 Some(past.fate(id).map_err(|error| corrupted(error.0))?)
             }

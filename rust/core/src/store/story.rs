@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::codec::Record;
-use crate::decide::Fate;
+use crate::decide::{Fate, History as _};
 use crate::error::Error;
-use crate::log::{corrupted, read_payload};
+use crate::log::{Past, corrupted, read_payload};
 use crate::model::{
-    After, BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Follows, Inverse,
+    After, BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Follows, Inverse, Mode,
     Outcome, PayloadRef, Registered, RollbackId, Token,
 };
 use crate::state::{Effect, State};
@@ -77,6 +77,49 @@ impl Story {
         self.inverse_record = effect.inverse_record;
         self.result = effect.result;
         self.more = state.graph.dependencies(effect.id.0).into_iter().map(EffectId).collect();
+    }
+
+    /// The token of a settled effect's outcome. The log is read on only where the branch's own token
+    /// says that somebody may have taken it over since.
+    pub(super) fn find_token(&mut self, view: &dyn ReadView, past: &Past<'_>) -> Result<(), Error> {
+        let registered = self.registered.branch;
+        let ended = past.ended(registered).map_err(|error| corrupted(error.0))?;
+        let untouched = ended.is_some_and(|ended| {
+            !ended.merged
+                && ended.token.number <= self.id.0
+                && ended.token.incarnation == self.token.incarnation
+        });
+        if untouched && self.registered.mode == Mode::Eager {
+            return Ok(());
+        }
+        let (mut owner, mut failed) = (registered, None);
+        let mut token = self.token;
+        let id = self.id;
+        view.scan(id.0 + 1, &mut |seq, bytes| {
+            let event = match Record::decode_header(bytes) {
+                Ok(header) => header.event,
+                Err(error) => {
+                    failed = Some(corrupted(format!("record {seq}: {error}")));
+                    return ControlFlow::Break(());
+                }
+            };
+            match event {
+                Event::BranchTaken { branch, .. } if branch == owner => token.number = seq,
+                Event::Delivered { effect, .. } if effect == id => token.number = seq,
+                Event::Restored { incarnation } => token = Token { incarnation, number: seq },
+                Event::BranchMerged { branch } if branch == owner => {
+                    if let Ok(Some(Event::BranchCreated { parent: Some(parent), .. })) =
+                        past.event(branch.0)
+                    {
+                        owner = parent;
+                    }
+                }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        })?;
+        self.token = token;
+        failed.map_or(Ok(()), |error| Err(Error::Storage(error)))
     }
 
     /// Reads on from the registration until everything is told; the distance is that to its end.
