@@ -72,6 +72,8 @@ class Play(Moves):
     def do_compensate(self, dice: Dice) -> None:
         """One worker runs all that is due in one call, and every handler succeeds."""
         if any(self.model.unfinished(e) for e in self.model.effects) or dice.roll(16) == 0:
+            # The real call sleeps through backoffs, and nobody moves the given clock meanwhile.
+            self.clock.advance(32)
             self.both("compensate", self.run_all)
 
     def run_all(self) -> list[int]:
@@ -161,6 +163,8 @@ class Play(Moves):
                 self.both("approve", approve, rollback=rollback, reason="end of the run")
             self.clock.advance(200)
             self.both("tick", self.model.tick)
+            # The real call sleeps through backoffs, and nobody moves the given clock meanwhile.
+            self.clock.advance(32)
             self.both("compensate", self.run_all)
 
     def do_reopen(self, _: Dice) -> None:

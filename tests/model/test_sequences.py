@@ -40,6 +40,10 @@ counted = {"steps": 0, "sequences": 0, "reopened": 0}
 played: set[tuple[str, str]] = set()
 
 
+# What is compared does not depend on the disk, and thousands of stores are opened: memory will do.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
 def load_api() -> Any:
     """The package with its extension, or a reason to skip."""
     try:
@@ -80,7 +84,7 @@ def play_beside(play: Play, script: list[bytes]) -> None:
 
 def with_store(setting: Setting, script: list[bytes]) -> Play:
     """Play a script on a fresh store; the play is kept by the error that ends it."""
-    directory = Path(tempfile.mkdtemp(prefix="effectstore-model-"))
+    directory = Path(tempfile.mkdtemp(prefix="effectstore-model-", dir=MEMORY))
     peer = StorePeer(load_api(), directory / "store")
     play = Play(setting, peer)
     try:

@@ -1,6 +1,6 @@
 //! Views of the state: what answers show, and measures that limits ask for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, State};
 use crate::model::{BranchId, BranchInfo, EffectId, Outcome};
@@ -281,17 +281,27 @@ impl State {
             .filter(|(_, step)| !step.is_finished())
     }
 
-    /// The next moment at which a step's backoff is over, in milliseconds.
-    pub fn next_backoff_ms(&self, spec: &crate::model::ClaimSpec) -> Option<u64> {
-        self.open_steps(spec)
+    /// The next moment after now at which a step may run that only its backoff holds up, in
+    /// milliseconds.
+    pub fn next_backoff_ms(&mut self, spec: &crate::model::ClaimSpec, now_ms: u64) -> Option<u64> {
+        let waiting: Vec<(u64, EffectId)> = self
+            .open_steps(spec)
             .filter(|(effect, _)| {
                 let rollback = effect.rollback.and_then(|id| self.rollbacks.get(&id));
                 rollback.is_some_and(|rollback| rollback.approved)
             })
-            .filter_map(|(_, step)| match step.status {
-                super::StepStatus::Pending { again_ms } => again_ms,
+            .filter_map(|(effect, step)| match step.status {
+                super::StepStatus::Pending { again_ms } => Some((again_ms?, effect.id)),
                 _ => None,
             })
+            .filter(|(again_ms, _)| *again_ms > now_ms)
+            .collect();
+        let ready: BTreeSet<EffectId> =
+            if waiting.is_empty() { BTreeSet::new() } else { self.undo_order().ready().collect() };
+        waiting
+            .into_iter()
+            .filter(|(_, id)| ready.contains(id) && self.guard(*id) == super::Guard::Free)
+            .map(|(again_ms, _)| again_ms)
             .min()
     }
 

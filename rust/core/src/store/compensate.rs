@@ -202,9 +202,9 @@ impl EffectStore {
     ) -> Result<bool, Error> {
         let now_ms = self.now_ms();
         let (backoff, more) = {
-            let core = self.engine().lock()?;
+            let mut core = self.engine().lock()?;
             let spec = spec_of(options, passed);
-            (core.state.next_backoff_ms(&spec), core.state.has_open_steps(&spec))
+            (core.state.next_backoff_ms(&spec, now_ms), core.state.has_open_steps(&spec))
         };
         if let Some(again_ms) = backoff {
             let sleep = again_ms.saturating_sub(now_ms).min(50);

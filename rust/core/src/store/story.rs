@@ -8,8 +8,8 @@ use crate::decide::{Fate, History as _};
 use crate::error::Error;
 use crate::log::{Past, corrupted, read_payload};
 use crate::model::{
-    After, BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Follows, Inverse, Mode,
-    Outcome, PayloadRef, Registered, RollbackId, Token,
+    After, BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Follows, Inverse,
+    Mode, Outcome, PayloadRef, Registered, RollbackId, Token,
 };
 use crate::state::{Effect, State};
 use crate::storage::ReadView;
