@@ -10,11 +10,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import effectstore
 import lmdb
 import pytest
-from effectstore import Branch, Effect, Inverse, Policy, Registration, Store
 from pytest_benchmark.fixture import BenchmarkFixture
+
+import effectstore
+from effectstore import Branch, Effect, Inverse, Policy, Registration, Store
 
 ROUNDS = int(os.environ.get("EFFECTSTORE_BENCH_ROUNDS", "200"))
 RECORD = b"\x5a" * 432

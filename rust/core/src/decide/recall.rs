@@ -9,6 +9,7 @@ use crate::model::{
 };
 
 /// What the log tells of an effect that memory has let go.
+#[allow(clippy::struct_excessive_bools)] // Each is a fact that the log tells on its own.
 pub(super) struct Story {
     pub(super) effect: EffectId,
     pub(super) registered: Registered,

@@ -72,12 +72,11 @@ fn owner_now(
 ) -> Result<BranchId, Error> {
     let mut owner = branch;
     loop {
-        let merged = match state.branches.get(&owner) {
-            Some(known) => known.merged,
-            None => {
-                let ended = past.ended(owner).map_err(|error| corrupted(error.0))?;
-                ended.is_some_and(|ended| ended.merged)
-            }
+        let merged = if let Some(known) = state.branches.get(&owner) {
+            known.merged
+        } else {
+            let ended = past.ended(owner).map_err(|error| corrupted(error.0))?;
+            ended.is_some_and(|ended| ended.merged)
         };
         let made = past.event(owner.0).map_err(|error| corrupted(error.0))?;
         match made {
