@@ -105,7 +105,7 @@ def test_the_liveness_table_is_read_too(tmp_path: Path) -> None:
         store.reconcile(abort=more, reason="too many")
         store.verify()
     found = counts(tmp_path / "store")
-    assert found["liveness_rows"] > found["void"] >= 6
+    assert found["liveness_rows"] >= found["void"] >= 6
     assert found["doomed"] > SETTLES
 
 
