@@ -33,13 +33,6 @@ COMMANDS = 72
 SEQUENCES = max(4, -(-STEPS // 60 // len(SETTINGS)))
 DRAWN = SEQUENCES // 4
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
-known = pytest.mark.xfail(
-    strict=False,
-    reason="under strict limits one play still tells the state of a rollback with a stale approval differently",
-)
-each_seed_setting = pytest.mark.parametrize(
-    "setting", [pytest.param(s, id=s.name, marks=[known] if s.name == "strict" else []) for s in SETTINGS]
-)
 drawn_scripts = st.lists(
     st.binary(min_size=COMMAND_BYTES, max_size=COMMAND_BYTES), min_size=COMMANDS, max_size=COMMANDS + 8
 )
@@ -189,7 +182,7 @@ def test_the_model_keeps_its_invariants_on_drawn_scripts(setting: Setting) -> No
     play_drawn(without_store, setting, nothing)
 
 
-@each_seed_setting
+@each_setting
 def test_the_store_answers_as_the_model_on_seeds(setting: Setting) -> None:
     load_api()
     played.add(("seeds", setting.name))

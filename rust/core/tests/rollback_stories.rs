@@ -250,6 +250,25 @@ fn a_changed_plan_makes_its_request_stale() {
 }
 
 #[test]
+fn a_rollback_that_waits_for_a_person_says_so_while_a_step_is_at_work() {
+    let mut store = Store::new(Policy { require_inverse: false, ..Policy::default() });
+    let line = store.branch("a");
+    let mut bare = write("X");
+    bare.inverse = None;
+    let bare = store.register(line, bare);
+    let other = store.ran(line, plain("look"));
+    let rollback = store.abort(&[bare]).unwrap();
+    store.not_run(bare).unwrap();
+    let step = store.claim().unwrap();
+    assert_eq!(step.effect, other, "what is left needs nobody");
+    assert_eq!(store.state_of(rollback), RollbackState::Running);
+    assert_eq!(store.done(bare).unwrap_err().code(), "already_settled");
+    assert_eq!(store.state_of(rollback), RollbackState::AwaitingApproval);
+    store.complete(&step).unwrap();
+    assert_eq!(store.state_of(rollback), RollbackState::AwaitingApproval);
+}
+
+#[test]
 fn an_effect_without_inverse_fails_from_the_start_and_wants_a_written_reason() {
     let mut store = Store::new(Policy { require_inverse: false, ..Policy::default() });
     let line = store.branch("a");

@@ -96,17 +96,18 @@ pub fn rollback_state(state: &State, rollback: &Rollback) -> RollbackState {
     if !rollback.open {
         return RollbackState::InReview;
     }
-    let mut steps = rollback.members.iter().filter_map(|id| state.effects.get(*id)?.step.as_ref());
-    if steps.any(|step| step.is_claimed()) {
-        return RollbackState::Running;
-    }
     let asked = rollback
         .approvals
         .last()
         .and_then(|id| state.approvals.get(id))
         .is_some_and(|approval| approval.info.state == ApprovalState::Pending);
+    // Before a claim that is still held: whoever looks for what waits for a person must find it.
     if asked && !rollback.approved {
         return RollbackState::AwaitingApproval;
+    }
+    let mut steps = rollback.members.iter().filter_map(|id| state.effects.get(*id)?.step.as_ref());
+    if steps.any(|step| step.is_claimed()) {
+        return RollbackState::Running;
     }
     if report_of(state, rollback).pending.is_empty() {
         RollbackState::Blocked

@@ -5,7 +5,9 @@
 #![allow(dead_code)] // Each test file uses its own part.
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)] // Short calls in the tests.
 
-use effectstore::decide::{Ended, Fate, History, HistoryError, Stop, decide, report_of};
+use effectstore::decide::{
+    Ended, Fate, History, HistoryError, Stop, decide, report_of, rollback_state,
+};
 use effectstore::model::*;
 use effectstore::state::{Rollback, State};
 
@@ -271,6 +273,10 @@ impl Store {
 
     pub fn rollback(&self, id: RollbackId) -> &Rollback {
         &self.state.rollbacks[&id]
+    }
+
+    pub fn state_of(&self, id: RollbackId) -> RollbackState {
+        rollback_state(&self.state, self.rollback(id))
     }
 
     pub fn report(&self, id: RollbackId) -> Report {
