@@ -9,6 +9,7 @@ import logging
 from effectstore import testing
 from effectstore._approval import Alert, Approval
 from effectstore._branch import Branch
+from effectstore._breaks import Notice
 from effectstore._context import current_effect
 from effectstore._effect import Effect
 from effectstore._errors import (
@@ -144,6 +145,7 @@ __all__ = [
     "NotCommittedError",
     "NotFoundError",
     "NotRunError",
+    "Notice",
     "Observation",
     "OptionsError",
     "Outbox",

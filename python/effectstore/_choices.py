@@ -81,6 +81,12 @@ ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "stale"]
 Severity: TypeAlias = Literal["warning", "critical"]
 """How loud an alert is."""
 
+BreakSeverity: TypeAlias = Literal["transient", "permanent", "catastrophic"]
+"""How bad a BREAK is."""
+
+NoticeKind: TypeAlias = Literal["break"]
+"""What a notice tells of."""
+
 StepOutcome: TypeAlias = Literal[
     "completed",
     "failed",

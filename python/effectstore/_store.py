@@ -13,10 +13,12 @@ from effectstore import _effectstore as core
 from effectstore._approval import Alert, Approval
 from effectstore._base import Bound, Frozen, shown
 from effectstore._branch import Branch
+from effectstore._breaks import Notice
 from effectstore._choices import (
     ApprovalKind,
     ApprovalState,
     BranchState,
+    BreakSeverity,
     EffectState,
     Escalate,
     FenceStatus,
@@ -357,6 +359,52 @@ class Store(Frozen, Bound):
         lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
         info = self._session.handle.claim(text(agent, "agent"), names, lease_ms, wait_ms)
         return None if info is None else Step(self._session, info)
+
+    def signal_break(
+        self,
+        branch: BranchRef,
+        *,
+        severity: BreakSeverity,
+        reason: str,
+        recoverable: bool,
+        upstream: str | Iterable[str] = (),
+        ack_within: Seconds = 30,
+    ) -> Reconciliation:
+        """Say that a branch cannot go on: it is doomed with all below it, and every agent touched gets a `Notice`.
+
+        Each has to acknowledge within `ack_within` seconds; a missing acknowledgement raises an alert, critical unless
+        `severity` is "transient". `recoverable=False` closes the branch for ever. The steps of the agents in `upstream`
+        wait until the agent that broke has undone its own, even where no edge was recorded.
+        A `Branch` with its token is checked for it (`StaleTokenError`); a name is anybody's to signal.
+
+            store.signal_break("B", severity="permanent", reason="drift", recoverable=False, upstream=["planner"])
+        """
+        names = [upstream] if isinstance(upstream, str) else [text(name, "upstream") for name in upstream]
+        settled = self._session.handle.signal_break(
+            self._session.branch_id(branch),
+            branch.token if isinstance(branch, Branch) else None,
+            severity,
+            text(reason, "reason"),
+            recoverable,
+            names,
+            to_ms(ack_within, "ack_within"),
+        )
+        found = Reconciliation._of(self._session, settled)
+        logger.info("break (%s): %d doomed, %d cascaded", severity, len(found.doomed), len(found.cascaded))
+        return found
+
+    def inbox(self, agent: str, *, since: int = 0, limit: int | None = None) -> Iterator[Notice]:
+        """The notices that this agent (`"*"`: any) has not acknowledged, in id order; they survive a restart.
+
+        for notice in store.inbox("deployer"):
+            notice.ack()
+        """
+        to = text(agent, "agent")
+
+        def fetch(after: int, size: int) -> list[Notice]:
+            return [Notice._of(self._session, info) for info in self._session.handle.notices(to, after, size)]
+
+        return _listed(fetch, since, limit)
 
     def tick(self) -> int:
         """Do what fell due (leases, deadlines, backoffs); the number of events."""

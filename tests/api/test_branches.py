@@ -224,7 +224,6 @@ def test_a_branch_without_a_lease_is_kept_for_ever(timed: Store, clock: FakeCloc
     assert states(timed, effect) == ["live"]
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="BREAK comes with a later release")
 def test_a_signalled_break_dooms_tells_and_may_forbid_to_resume(timed: Store, clock: FakeClock, world: World) -> None:
     a, b = timed.branch("A", agent="a"), timed.branch("B", agent="b")
     e1, e2 = world.put(a, "X", 1), world.put(b, "Y", 1, reads="X")
@@ -236,7 +235,6 @@ def test_a_signalled_break_dooms_tells_and_may_forbid_to_resume(timed: Store, cl
         a.resume()
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="BREAK comes with a later release")
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_a_missing_acknowledgement_of_a_break_is_escalated(
     timed: Store, clock: FakeClock, world: World, acknowledged: bool
@@ -255,7 +253,6 @@ def test_a_missing_acknowledgement_of_a_break_is_escalated(
     assert (len(list(timed.alerts())) > before) == (not acknowledged)
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="BREAK comes with a later release")
 def test_upstream_agents_wait_for_the_confirmation_of_the_one_that_broke(store: Store, world: World) -> None:
     """No edge was recorded between them; the order comes from the signal alone."""
     up, down = store.branch("up", agent="up"), store.branch("down", agent="down")

@@ -71,6 +71,7 @@ def run_status(arguments: argparse.Namespace) -> int:
             "waiting_fences": [fence.id for fence in store.fences(status="waiting")],
             "rollbacks": dict(Counter(rollback.state for rollback in store.rollbacks())),
             "pending_approvals": [approval.id for approval in store.approvals(state="pending")],
+            "open_notices": [notice.id for notice in store.inbox("*")],
             "open_alerts": [alert.id for alert in store.alerts() if alert.acknowledged_by is None],
         }
     if arguments.json:

@@ -77,7 +77,7 @@ pub(crate) struct ReconciliationInfo {
 }
 
 impl ReconciliationInfo {
-    fn of(py: Python<'_>, settled: model::Reconciliation) -> PyResult<Self> {
+    pub(crate) fn of(py: Python<'_>, settled: model::Reconciliation) -> PyResult<Self> {
         Ok(ReconciliationInfo {
             fence: settled.fence.map(|fence| Py::new(py, FenceInfo::from(fence))).transpose()?,
             committed: ids(&settled.committed),

@@ -7,6 +7,7 @@
 
 mod approval;
 mod branch;
+mod breaks;
 mod convert;
 mod effect;
 mod errors;
@@ -26,6 +27,8 @@ mod _effectstore {
     use crate::approval::{AlertInfo, ApprovalInfo};
     #[pymodule_export]
     use crate::branch::BranchInfo;
+    #[pymodule_export]
+    use crate::breaks::NoticeInfo;
     #[pymodule_export]
     use crate::effect::EffectInfo;
     #[pymodule_export]

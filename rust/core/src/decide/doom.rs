@@ -223,7 +223,11 @@ impl Turn<'_> {
     }
 
     /// What is already decided of the named: committed effects are kept, earlier rollbacks named.
-    fn known_of(&self, named: &[EffectId], branches: &[BranchId]) -> Ruling<Reconciliation> {
+    pub(super) fn known_of(
+        &self,
+        named: &[EffectId],
+        branches: &[BranchId],
+    ) -> Ruling<Reconciliation> {
         let mut answer = Reconciliation::default();
         for id in named {
             match self.state.effects.get(*id) {

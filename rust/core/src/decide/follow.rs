@@ -54,6 +54,7 @@ impl Turn<'_> {
         for id in touched {
             self.finish_if_clean(id);
         }
+        self.confirm_breaks();
     }
 
     /// Judges the steps that the events from a place on concern (C49, C60).

@@ -7,6 +7,7 @@
 
 mod approval;
 mod branch;
+mod breaks;
 mod commit;
 mod doom;
 mod evidence;
@@ -174,6 +175,8 @@ impl Turn<'_> {
                 self.workers_gone(holds);
                 Ok(Reply::Nothing)
             }
+            Command::SignalBreak { .. } => self.signal_break(command),
+            Command::AckNotice { notice, agent } => self.ack_notice(*notice, agent),
             Command::Tick => Ok(Reply::Events(self.events.len() as u64)),
         }
     }

@@ -181,8 +181,12 @@ fn spread_over_rings(
     after: &After,
     causes: &mut BTreeMap<u64, Causes>,
 ) {
-    let reached: BTreeMap<u64, BTreeSet<u64>> =
-        nodes.iter().map(|node| (*node, reach(after, *node))).collect();
+    let mut before: After = BTreeMap::new();
+    for (first, thens) in after {
+        for then in thens {
+            before.entry(*then).or_default().push(*first);
+        }
+    }
     let mut todo: Vec<u64> = nodes
         .iter()
         .copied()
@@ -193,8 +197,9 @@ fn spread_over_rings(
         let held: BTreeSet<u64> = if failed == Some(true) {
             overwritten(state, source)
         } else {
-            let in_ring = |node: u64| source < node && reached[&node].contains(&source);
-            let held = reached[&source].iter().copied();
+            let leading = reach(&before, source);
+            let in_ring = |node: u64| source < node && leading.contains(&node);
+            let held = reach(after, source).into_iter();
             held.filter(|node| *node != source && is_due(state, *node) && !in_ring(*node)).collect()
         };
         let by = match failed {

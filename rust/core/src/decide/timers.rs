@@ -2,13 +2,14 @@
 
 use super::Turn;
 use super::step::{Failed, retry_of};
-use crate::model::{EffectId, Event, FailureKind, Severity, StepHold};
+use crate::model::{BreakId, EffectId, Event, FailureKind, Severity, StepHold};
 use crate::state::{StepStatus, Timer};
 
 impl Turn<'_> {
-    /// Branch leases in order of creation, then leases of steps and deliveries, then deadlines.
+    /// Branch leases in order of creation, then leases of steps and deliveries, then deadlines,
+    /// then acknowledgements.
     pub(super) fn due(&mut self) {
-        let over = (self.now_ms, Timer::Window(EffectId(u64::MAX)));
+        let over = (self.now_ms, Timer::Acks(BreakId(u64::MAX)));
         let mut fallen: Vec<(Timer, u64)> =
             self.state.timers.range(..=over).map(|(moment, timer)| (*timer, *moment)).collect();
         if fallen.is_empty() {
@@ -27,6 +28,7 @@ impl Turn<'_> {
                     self.emit(Event::DeliveryHeld { effect, until_ms: None });
                 }
                 Timer::Window(effect) => self.expire_window(effect),
+                Timer::Acks(signal) => self.escalate_break(signal),
             }
         }
         self.judge_from(0);

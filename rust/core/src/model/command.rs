@@ -518,6 +518,32 @@ pub enum Command {
     /// Says that the store goes on after a commit whose outcome was unknown.
     #[n(33)]
     Reopen,
+    /// Signals that a branch broke.
+    #[n(42)]
+    SignalBreak {
+        #[n(0)]
+        branch: BranchId,
+        #[n(1)]
+        token: Option<Token>,
+        #[n(2)]
+        severity: super::BreakSeverity,
+        #[n(3)]
+        reason: String,
+        #[n(4)]
+        recoverable: bool,
+        #[n(5)]
+        upstream: Vec<String>,
+        #[n(6)]
+        ack_within_ms: u64,
+    },
+    /// Acknowledges a notice.
+    #[n(43)]
+    AckNotice {
+        #[n(0)]
+        notice: super::NoticeId,
+        #[n(1)]
+        agent: String,
+    },
 }
 
 impl Command {
@@ -557,6 +583,8 @@ impl Command {
             Command::Restore => "restore",
             Command::WorkersGone { .. } => "workers_gone",
             Command::Reopen => "reopen",
+            Command::SignalBreak { .. } => "signal_break",
+            Command::AckNotice { .. } => "ack_notice",
         }
     }
 }

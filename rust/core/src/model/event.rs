@@ -650,6 +650,35 @@ pub enum Event {
         #[n(4)]
         reason: Option<String>,
     },
+    /// A branch broke; this record's number is the BREAK's id.
+    #[n(57)]
+    BreakSignalled(#[n(0)] Box<super::Signal>),
+    /// An agent is told of a BREAK; this record's number is the notice's id.
+    #[n(58)]
+    Notified {
+        #[n(0)]
+        signal: super::BreakId,
+        #[n(1)]
+        agent: String,
+    },
+    /// An agent has taken note.
+    #[n(59)]
+    NoticeAcknowledged {
+        #[n(0)]
+        notice: super::NoticeId,
+    },
+    /// The time to acknowledge a BREAK is over, and somebody has not.
+    #[n(60)]
+    BreakUnheard {
+        #[n(0)]
+        signal: super::BreakId,
+    },
+    /// The agent that broke has undone all of its own, so that those upstream of it may go on.
+    #[n(61)]
+    BreakConfirmed {
+        #[n(0)]
+        signal: super::BreakId,
+    },
 }
 
 impl Event {
@@ -703,6 +732,11 @@ impl Event {
             Event::Restored { .. } => "restored",
             Event::Reopened => "reopened",
             Event::BranchStopped { .. } => "branch_stopped",
+            Event::BreakSignalled(_) => "break_signalled",
+            Event::Notified { .. } => "notified",
+            Event::NoticeAcknowledged { .. } => "notice_acknowledged",
+            Event::BreakUnheard { .. } => "break_unheard",
+            Event::BreakConfirmed { .. } => "break_confirmed",
         }
     }
 }

@@ -45,6 +45,14 @@ id!(
     /// An alert: the number of the record that raised it.
     AlertId
 );
+id!(
+    /// A BREAK: the number of the record that signalled it.
+    BreakId
+);
+id!(
+    /// A notice to one agent: the number of the record that told it.
+    NoticeId
+);
 
 /// A strictly increasing proof of ownership (I9): the store's incarnation, then the number of the
 /// record that handed it out.

@@ -6,6 +6,7 @@
 
 mod answer;
 mod branch;
+mod breaks;
 mod command;
 mod effect;
 mod event;
@@ -19,6 +20,7 @@ mod rollback;
 
 pub use answer::*;
 pub use branch::*;
+pub use breaks::*;
 pub use command::*;
 pub use effect::*;
 pub use event::*;

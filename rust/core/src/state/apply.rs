@@ -54,6 +54,11 @@ impl State {
             | Event::ApprovalAnswered { .. }
             | Event::ApprovalStale { .. } => self.fold_approval(seq, event),
             Event::Refused { .. } | Event::Reopened => {}
+            Event::BreakSignalled(_)
+            | Event::Notified { .. }
+            | Event::NoticeAcknowledged { .. }
+            | Event::BreakUnheard { .. }
+            | Event::BreakConfirmed { .. } => self.fold_break(seq, event),
             Event::BranchCreated { .. }
             | Event::BranchTaken { .. }
             | Event::BranchResumed { .. }

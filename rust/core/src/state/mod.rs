@@ -9,6 +9,7 @@
 
 mod apply;
 mod branch;
+mod breaks;
 mod effect;
 mod effects;
 mod fold_branch;
@@ -25,6 +26,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use branch::{Branch, Held};
+pub use breaks::{Break, Breaks};
 pub use effect::{Delivery, Effect};
 pub use effects::Effects;
 pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
@@ -33,8 +35,8 @@ pub use undo::{Guard, Undo};
 
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
-    AlertInfo, ApprovalId, ApprovalInfo, BranchId, EffectId, EffectState, FenceId, Key, Limits,
-    MemberSet, Policy, RollbackId, StepHold, Target,
+    AlertInfo, ApprovalId, ApprovalInfo, BranchId, BreakId, EffectId, EffectState, FenceId, Key,
+    Limits, MemberSet, Policy, RollbackId, StepHold, Target,
 };
 
 /// A commit that waits.
@@ -77,6 +79,8 @@ pub enum Timer {
     Delivery(EffectId),
     /// An inverse's deadline.
     Window(EffectId),
+    /// The time to acknowledge a BREAK.
+    Acks(BreakId),
 }
 
 /// The live state.
@@ -128,6 +132,8 @@ pub struct State {
     pub approvals: BTreeMap<ApprovalId, Approval>,
     /// Alerts that nobody has acknowledged.
     pub alerts: BTreeMap<u64, AlertInfo>,
+    /// BREAKs that are not over.
+    pub breaks: Breaks,
     /// Effects whose step is claimed, or that are handed out to run.
     pub at_work: BTreeSet<EffectId>,
     /// What falls due, by moment.
@@ -168,6 +174,7 @@ impl Default for State {
             outbox: BTreeSet::new(),
             approvals: BTreeMap::new(),
             alerts: BTreeMap::new(),
+            breaks: Breaks::default(),
             at_work: BTreeSet::new(),
             timers: BTreeSet::new(),
             settling: VecDeque::new(),
@@ -331,6 +338,7 @@ impl State {
             needed.extend(approval.records.iter().copied());
         }
         needed.extend(self.alerts.keys().copied());
+        self.breaks.needed(&mut needed);
         needed
     }
 }

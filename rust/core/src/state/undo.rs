@@ -108,7 +108,8 @@ impl Effect {
 
 impl State {
     /// The members of all unfinished rollbacks, ascending, and the two relations among them (C48):
-    /// a dependent goes before what it rests on, the later writer of a key before the earlier.
+    /// a dependent goes before what it rests on, the later writer of a key before the earlier. Each
+    /// BREAK whose order is in force is one more node, by its id, with what it holds back.
     pub fn undo_edges(&self) -> (Vec<u64>, Edges) {
         let mut nodes: Vec<u64> = Vec::new();
         for rollback in self.rollbacks.values().filter(|rollback| rollback.open) {
@@ -147,6 +148,7 @@ impl State {
                 edges.push((pair[1].1, pair[0].1, Relation::KeyOrder));
             }
         }
+        self.add_break_order(&mut nodes, &mut edges);
         (nodes, edges)
     }
 

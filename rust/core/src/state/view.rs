@@ -154,6 +154,7 @@ impl State {
                     format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>()),
                 ),
                 ("alerts", format!("{:?}", state.alerts.keys().collect::<Vec<_>>())),
+                ("breaks", state.breaks.text()),
                 ("outbox", format!("{:?}", state.outbox)),
                 ("running", format!("{:?}", state.running)),
                 ("timers", format!("{:?}", state.timers)),

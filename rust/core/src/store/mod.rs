@@ -1,5 +1,6 @@
 //! The store: verbs on top of the decisions, the log and the storage.
 
+mod breaks;
 mod compensate;
 mod core;
 mod engine;
@@ -15,6 +16,7 @@ mod wait;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use breaks::BreakSignal;
 pub use compensate::{CompensateOptions, CompensationReport, Handled};
 pub use look::{EffectFilter, LogEntry};
 pub use options::{Clock, Options};

@@ -350,6 +350,10 @@ pub(super) fn reference(seq: u64, event: &Event) -> u64 {
         }
         Event::Alerted { reference, .. } | Event::Refused { reference, .. } => *reference,
         Event::AlertAcknowledged { alert, .. } => alert.0,
+        Event::Notified { signal, .. }
+        | Event::BreakUnheard { signal }
+        | Event::BreakConfirmed { signal } => signal.0,
+        Event::NoticeAcknowledged { notice } => notice.0,
         _ => seq,
     }
 }
@@ -372,6 +376,7 @@ pub(super) fn concerns(event: &Event, about: u64) -> bool {
                 || doom.stopped.iter().any(|stopped| stopped.branch.0 == about)
         }
         Event::StepDue { cause, .. } => cause.0 == about,
+        Event::BreakSignalled(signal) => signal.branch.0 == about,
         Event::ApprovalRequested { subject, .. } => match subject {
             crate::model::Subject::Rollback(rollback) => rollback.0 == about,
             crate::model::Subject::Effect(subject) => subject.0 == about,

@@ -9,7 +9,7 @@ use effectstore::decide::{
     Ended, Fate, History, HistoryError, Stop, decide, report_of, rollback_state,
 };
 use effectstore::model::*;
-use effectstore::state::{Rollback, State};
+use effectstore::state::{Rollback, State, Timer};
 
 #[derive(Default)]
 pub struct Book {
@@ -328,6 +328,12 @@ pub fn summary(state: &State) -> Vec<String> {
         }
     }
     lines.extend(state.rollbacks.values().map(|rollback| format!("{rollback:?}")));
+    let own = |timer: &Timer| matches!(timer, Timer::Acks(_));
+    let timers: Vec<_> = state.timers.iter().filter(|(_, timer)| own(timer)).collect();
+    lines.push(format!("{:?} {timers:?}", state.breaks.notices));
+    lines.extend(state.breaks.known.values().map(|known| {
+        format!("{:?} {:?} {} {}", known.signal, known.waiting, known.unheard, known.confirmed)
+    }));
     lines.extend(state.approvals.values().map(|approval| format!("{approval:?}")));
     lines
 }
