@@ -344,6 +344,7 @@ class Handle:
         limits: _Limits | None,
         policy: _Policy | None,
         map_size: int | None,
+        busy_timeout_ms: int,
         clock: Callable[[], int] | None,
     ) -> Handle:
         """Open the store at `path`; `None` keeps it in memory."""

@@ -70,12 +70,14 @@ def open(  # noqa: A001  # The name of the interface: effectstore.open.
     policy: Policy | None = None,
     encode: Encode | None = None,
     map_size: int | None = None,
+    busy_timeout: Seconds = 10,
     clock: Callable[[], float] | None = None,
 ) -> "Store":
     """Open the store in a directory, which is created if missing; `None` keeps it in memory.
 
     `limits` and `policy` count at creation only. `encode` turns values that are no payloads into payloads. `map_size`
-    is in bytes. `clock` returns seconds since the epoch, for tests. A second open in one process shares the store.
+    is in bytes. A write waits `busy_timeout` seconds for a writer of another process, then raises `StoreBusyError`.
+    `clock` returns seconds since the epoch, for tests. A second open in one process shares the store.
     Raises a `StorageError`, or `OptionsError` for other options than the first open had.
     """
     handle = core.Handle.open(
@@ -85,6 +87,7 @@ def open(  # noqa: A001  # The name of the interface: effectstore.open.
         limits=None if limits is None else limits._raw(),
         policy=None if policy is None else policy._raw(),
         map_size=map_size,
+        busy_timeout_ms=to_ms(busy_timeout, "busy_timeout"),
         clock=None if clock is None else clock_ms(clock),
     )
     return Store(Session(handle, Codec(encode)))

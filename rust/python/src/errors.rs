@@ -143,7 +143,7 @@ fn name_out(fields: &Bound<'_, PyDict>, field: &str, name: &Name) -> PyResult<()
 
 fn stored(fields: &Bound<'_, PyDict>, error: &StorageError) -> PyResult<()> {
     match error {
-        StorageError::StoreBusy { pid, held_for_ms } => {
+        StorageError::StoreBusy { pid, held_for_ms, .. } => {
             let held_for = std::time::Duration::from_millis(*held_for_ms).as_secs_f64();
             fields.set_item("pid", pid)?;
             fields.set_item("held_for", held_for)

@@ -30,7 +30,7 @@ impl Handle {
 impl Handle {
     /// Open the store at `path`; `None` keeps it in memory.
     #[staticmethod]
-    #[pyo3(signature = (path, *, create, read_only, limits, policy, map_size, clock))]
+    #[pyo3(signature = (path, *, create, read_only, limits, policy, map_size, busy_timeout_ms, clock))]
     #[allow(clippy::too_many_arguments)] // One for each option.
     fn open(
         py: Python<'_>,
@@ -40,6 +40,7 @@ impl Handle {
         limits: Option<LimitsDict>,
         policy: Option<PolicyDict>,
         map_size: Option<u64>,
+        busy_timeout_ms: u64,
         clock: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let mut options = Options::default();
@@ -48,6 +49,7 @@ impl Handle {
         options.limits = limits.map(Into::into);
         options.policy = policy.map(|policy| policy.policy(py)).transpose()?;
         options.map_size = map_size;
+        options.busy_timeout_ms = busy_timeout_ms;
         options.clock = clock.map(|clock| clock_of(py, clock)).transpose()?;
         let store = call(py, || match path {
             Some(path) => EffectStore::open(path, options),

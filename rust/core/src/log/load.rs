@@ -65,8 +65,8 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
     Ok(Loaded { state, tail, index })
 }
 
-/// Folds what other processes have appended since memory was last brought up to date. After an error
-/// memory holds a part of it and must be loaded anew.
+/// Folds what other processes have appended since memory was last brought up to date, `most` records
+/// of it. After an error memory holds a part of it and must be loaded anew.
 ///
 /// # Errors
 /// [`StorageError::Corrupted`] names the first place that does not fit;
@@ -76,8 +76,10 @@ pub fn catch_up(
     state: &mut State,
     known: &mut Tail,
     index: &mut Index,
+    most: u64,
 ) -> Result<(), StorageError> {
-    let head = view.head()?;
+    let end = view.head()?;
+    let head = end.min(known.head.saturating_add(most));
     if head == known.head {
         return Ok(());
     }
@@ -85,7 +87,8 @@ pub fn catch_up(
         return Err(StorageError::HistoryRewound { seen: known.head, found: Some(head) });
     }
     let mark = match view.get(Table::Meta, LIVENESS_ROW)? {
-        Some(row) => Some(liveness::parse_mark(&row)?).filter(|mark| mark.head > index.folded_at),
+        Some(row) => Some(liveness::parse_mark(&row)?)
+            .filter(|mark| mark.head > index.folded_at && mark.head <= head),
         None => None,
     };
     let mut failed = None;
@@ -99,7 +102,8 @@ pub fn catch_up(
             }
         });
         match folded {
-            Ok(()) => ControlFlow::Continue(()),
+            Ok(()) if seq < head => ControlFlow::Continue(()),
+            Ok(()) => ControlFlow::Break(()),
             Err(error) => {
                 failed = Some(error);
                 ControlFlow::Break(())
@@ -113,13 +117,17 @@ pub fn catch_up(
         index.folded_at = mark.head;
         index.needed_rows = liveness::needed(view)?.1;
     }
-    *known = tail(view)?;
+    *known = tail_at(view, head)?;
     Ok(())
 }
 
 /// The end of the log.
 fn tail(view: &dyn ReadView) -> Result<Tail, StorageError> {
-    let head = view.head()?;
+    tail_at(view, view.head()?)
+}
+
+/// The end of the log as it was at a record.
+fn tail_at(view: &dyn ReadView, head: u64) -> Result<Tail, StorageError> {
     if head == 0 {
         return Ok(Tail::default());
     }

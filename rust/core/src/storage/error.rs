@@ -45,6 +45,8 @@ pub enum StorageError {
         pid: u32,
         /// For how long it has, in milliseconds.
         held_for_ms: u64,
+        /// Whether its number counts in another process namespace, that of another container.
+        elsewhere: bool,
     },
     /// The memory map is full.
     StoreFull {
@@ -183,11 +185,9 @@ pub(crate) fn is_no_space(error: &io::Error) -> bool {
 impl fmt::Display for StorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::StoreBusy { pid, held_for_ms } => write!(
-                f,
-                "the store is being written by process {pid} since {held_for_ms} ms; \
-                 try again, or end that process"
-            ),
+            Self::StoreBusy { pid, held_for_ms, elsewhere } => {
+                write_busy(f, *pid, *held_for_ms, *elsewhere)
+            }
             Self::StoreFull { map_size_bytes } => write!(
                 f,
                 "the store has used up its map of {map_size_bytes} bytes and nothing was stored; \
@@ -248,6 +248,30 @@ impl fmt::Display for StorageError {
             Self::Options { option, reason } => write!(f, "{option}: {reason}"),
             Self::Io { op, source } => write!(f, "{op} failed: {source}"),
         }
+    }
+}
+
+fn write_busy(
+    f: &mut fmt::Formatter<'_>,
+    pid: u32,
+    held_for_ms: u64,
+    elsewhere: bool,
+) -> fmt::Result {
+    match (pid, elsewhere) {
+        (0, _) => f.write_str(
+            "the store is being written by a process that cannot be named from here (another \
+             container's, it may be); try again, or look there for one that hangs",
+        ),
+        (_, true) => write!(
+            f,
+            "the store is being written since {held_for_ms} ms by a process that another container \
+             counts as number {pid}; try again, or end it there"
+        ),
+        (_, false) => write!(
+            f,
+            "the store is being written by process {pid} since {held_for_ms} ms; try again, or end \
+             that process"
+        ),
     }
 }
 

@@ -7,9 +7,10 @@ use std::marker::PhantomData;
 use std::ops::Bound;
 use std::path::Path;
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::turn::{Turn, TurnGuard};
+use super::turn::{Turn, WriteTurn};
 use super::{
     FormatRecord, ReadView, RecordVisitor, RowVisitor, Storage, StorageError, StorageOptions,
     StorageStats, Table, WriteBatch, check_key, check_next,
@@ -30,6 +31,9 @@ struct State {
 pub struct MemoryStorage {
     state: Mutex<Arc<State>>,
     turn: Turn,
+    /// Counts batches; waiters sleep on it.
+    changes: Mutex<u32>,
+    changed: Condvar,
     format: FormatRecord,
     read_only: bool,
 }
@@ -41,6 +45,8 @@ impl MemoryStorage {
         Self {
             state: Mutex::default(),
             turn: Turn::default(),
+            changes: Mutex::default(),
+            changed: Condvar::new(),
             format: FormatRecord {
                 version: 0,
                 min_reader: 0,
@@ -74,11 +80,38 @@ impl Storage for MemoryStorage {
         Ok(Box::new(View(Arc::clone(&self.state()))))
     }
 
-    fn write(&self) -> Result<Box<dyn WriteBatch + '_>, StorageError> {
+    fn take_turn(&self, patience: Duration) -> Result<WriteTurn<'_>, StorageError> {
         if self.read_only {
             return Err(StorageError::ReadOnly);
         }
-        let turn = self.turn.take()?;
+        self.turn.take(patience)
+    }
+
+    fn durable_head(&self) -> u64 {
+        self.state().records.len() as u64
+    }
+
+    fn changes(&self) -> u32 {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_change(&self, seen: u32, at_most: Duration) {
+        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if *changes == seen {
+            drop(self.changed.wait_timeout(changes, at_most));
+        }
+    }
+
+    fn announce(&self) {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        *changes = changes.wrapping_add(1);
+        self.changed.notify_all();
+    }
+
+    fn write_in<'s>(
+        &'s self,
+        turn: WriteTurn<'s>,
+    ) -> Result<Box<dyn WriteBatch + 's>, StorageError> {
         Ok(Box::new(Batch {
             base: View(Arc::clone(&self.state())),
             appended: Vec::new(),
@@ -206,7 +239,7 @@ struct Batch<'s> {
     appended: Vec<Arc<[u8]>>,
     changes: [Changes; 6],
     storage: &'s MemoryStorage,
-    _turn: TurnGuard<'s>,
+    _turn: WriteTurn<'s>,
     // As with LMDB, a batch stays on its thread: code that is wrong there must not compile here.
     _one_thread: PhantomData<*const ()>,
 }
@@ -318,6 +351,7 @@ impl WriteBatch for Batch<'_> {
         }
         drop(shared);
         drop(turn);
+        storage.announce();
         Ok(())
     }
 }

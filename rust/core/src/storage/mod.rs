@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 mod error;
 mod lmdb;
@@ -21,6 +22,10 @@ pub use error::{CommitFailure, StorageError};
 pub use lmdb::LmdbStorage;
 pub use memory::MemoryStorage;
 pub use options::{MAX_KEY_BYTES, SegmentLimits, StorageOptions};
+pub use turn::WriteTurn;
+
+/// How long [`Storage::write`] waits for other writers.
+pub const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A side table. Each one maps byte strings to byte strings in the order of the keys' bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,8 +151,40 @@ pub trait Storage: Send + Sync {
     /// A view of the newest committed state.
     fn read(&self) -> Result<Box<dyn ReadView + '_>, StorageError>;
 
-    /// Begins a batch; waits until no other thread or process has one.
-    fn write(&self) -> Result<Box<dyn WriteBatch + '_>, StorageError>;
+    /// Waits until no other thread or process has the turn to write, and takes it. Whoever gives
+    /// it back and wants it again comes after those who wait.
+    ///
+    /// # Errors
+    /// [`StorageError::StoreBusy`] when `patience` is over: it names the process that has it.
+    fn take_turn(&self, patience: Duration) -> Result<WriteTurn<'_>, StorageError>;
+
+    /// Begins a batch; the turn is given back with it.
+    fn write_in<'s>(
+        &'s self,
+        turn: WriteTurn<'s>,
+    ) -> Result<Box<dyn WriteBatch + 's>, StorageError>;
+
+    /// Begins a batch, after waiting for the turn as long as [`WRITE_PATIENCE`].
+    ///
+    /// # Errors
+    /// [`StorageError::StoreBusy`], and as for the batch.
+    fn write(&self) -> Result<Box<dyn WriteBatch + '_>, StorageError> {
+        self.write_in(self.take_turn(WRITE_PATIENCE)?)
+    }
+
+    /// How far the log is durable, as the last writer of any process said. A hint: it may lag, and
+    /// a damaged page may say anything.
+    fn durable_head(&self) -> u64;
+
+    /// A count that each durable batch of any process moves.
+    fn changes(&self) -> u32;
+
+    /// Sleeps until the count is not `seen` any more, or `at_most` so long; it may wake early, and
+    /// for a change that others made it may rarely sleep the whole time.
+    fn wait_for_change(&self, seen: u32, at_most: Duration);
+
+    /// Wakes everybody who waits for a change.
+    fn announce(&self);
 
     /// Sizes and counts, for metrics.
     fn stats(&self) -> Result<StorageStats, StorageError>;

@@ -36,7 +36,16 @@ impl Core {
 
     /// Folds what other processes have written.
     pub(super) fn catch_up(&mut self, view: &dyn ReadView) -> Result<(), StorageError> {
-        catch_up(view, &mut self.state, &mut self.tail, &mut self.index)
+        catch_up(view, &mut self.state, &mut self.tail, &mut self.index, u64::MAX)
+    }
+
+    /// Folds a part of it; whether any is left is for the next view to say.
+    pub(super) fn catch_up_part(
+        &mut self,
+        view: &dyn ReadView,
+        most: u64,
+    ) -> Result<(), StorageError> {
+        catch_up(view, &mut self.state, &mut self.tail, &mut self.index, most)
     }
 
     /// After a failed batch the memory is thrown away and built anew from what is durable.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,17 @@ use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
 use crate::log::{Batch, Past, Payloads, load};
 use crate::model::{Command, Reply};
-use crate::storage::{ReadView, Storage, StorageError};
+use crate::storage::{ReadView, Storage, StorageError, WriteTurn};
 
 /// How long a leader waits at most for callers that were there a moment ago.
 const GATHER: Duration = Duration::from_micros(300);
+
+/// How many records a writer may be behind when it asks for its turn: it folds the rest while others
+/// wait for it.
+const NEAR_RECORDS: u64 = 1_000;
+
+/// How many records are folded within one view.
+const PART_RECORDS: u64 = 20_000;
 
 /// Bytes of records after which a batch is closed and the next one begins.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -59,9 +66,8 @@ pub(super) struct Engine {
     pub(super) storage: Arc<dyn Storage>,
     core: Mutex<Core>,
     queue: Mutex<Queue>,
-    /// Counts batches that changed something; waiters sleep on it.
-    changes: Mutex<u64>,
-    changed: Condvar,
+    /// How long a writer waits for its turn.
+    patience: Duration,
     clock: Option<Clock>,
     command_seed: [u8; 32],
     commands: AtomicU64,
@@ -75,7 +81,11 @@ pub(super) fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    pub(super) fn new(storage: Arc<dyn Storage>, clock: Option<Clock>) -> Result<Self, Error> {
+    pub(super) fn new(
+        storage: Arc<dyn Storage>,
+        clock: Option<Clock>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         let (loaded, restored) = {
             let view = storage.read()?;
             let restored = view.get(crate::storage::Table::Meta, RESTORE_MARK)?.is_some();
@@ -99,8 +109,7 @@ impl Engine {
             storage,
             core: Mutex::new(core),
             queue: Mutex::new(Queue::default()),
-            changes: Mutex::new(0),
-            changed: Condvar::new(),
+            patience,
             clock,
             command_seed,
             commands: AtomicU64::new(0),
@@ -146,6 +155,11 @@ impl Engine {
         Ok((core, view))
     }
 
+    /// Whether time comes from a clock that the caller gave, so that sleeping does not move it.
+    pub(super) fn has_own_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
         Ok(self.storage.read()?)
     }
@@ -185,13 +199,14 @@ impl Engine {
 
     /// Decides what is queued, one's own command among it, and hands the lead on.
     fn lead(&self) {
-        let mut core = unpoisoned(&self.core);
         self.gather();
+        let turn = self.take_turn();
+        let mut core = unpoisoned(&self.core);
         let requests: Vec<Arc<Request>> = {
             let mut queue = unpoisoned(&self.queue);
             queue.requests.drain(..).collect()
         };
-        let (answers, changed) = self.work(&mut core, &requests);
+        let answers = self.work(&mut core, turn, &requests);
         drop(core);
         let next = {
             let mut queue = unpoisoned(&self.queue);
@@ -209,10 +224,31 @@ impl Engine {
             request.stage.store(ANSWERED, Ordering::Release);
             request.thread.unpark();
         }
-        if changed {
-            *unpoisoned(&self.changes) += 1;
-            self.changed.notify_all();
+    }
+
+    /// The turn to write. It is waited for without the lock over the state, so that others may look
+    /// meanwhile, and close to the log's end, so that nobody waits for this process to catch up.
+    fn take_turn(&self) -> Result<WriteTurn<'_>, StorageError> {
+        loop {
+            let mut core = unpoisoned(&self.core);
+            let behind = self.storage.durable_head().saturating_sub(core.tail.head);
+            // Whoever uses the turn looks again whether the store is usable, and says so.
+            if behind < NEAR_RECORDS || core.usable().is_err() {
+                break;
+            }
+            let before = core.tail.head;
+            let view = self.storage.read()?;
+            if let Err(error) = core.catch_up_part(view.as_ref(), PART_RECORDS) {
+                drop(view);
+                core.reload(self.storage.as_ref(), &error);
+                break;
+            }
+            // The hint may be wrong; what was found is not.
+            if core.tail.head - before < NEAR_RECORDS {
+                break;
+            }
         }
+        self.storage.take_turn(self.patience)
     }
 
     /// Waits a moment for callers that have just been answered and will ask again, so that they
@@ -237,10 +273,11 @@ impl Engine {
     fn work(
         &self,
         core: &mut Core,
+        turn: Result<WriteTurn<'_>, StorageError>,
         requests: &[Arc<Request>],
-    ) -> (Vec<Result<Reply, Error>>, bool) {
+    ) -> Vec<Result<Reply, Error>> {
         let mut answers = Vec::with_capacity(requests.len());
-        let mut changed = false;
+        let mut first_turn = Some(turn);
         while answers.len() < requests.len() {
             if let Err(error) = core.usable() {
                 answers.resize(requests.len(), Err(error));
@@ -249,16 +286,23 @@ impl Engine {
             let rest = &requests[answers.len()..];
             let (pending, restored) = (core.pending.clone(), core.restored);
             let mut said = Vec::new();
-            let worked = catch_unwind(AssertUnwindSafe(|| self.batch(core, rest, &mut said)));
-            match worked {
-                Ok(Ok(wrote)) => {
-                    changed |= wrote;
-                    answers.append(&mut said);
+            let turn = first_turn.take().unwrap_or_else(|| self.storage.take_turn(self.patience));
+            let worked = match turn {
+                Ok(turn) => {
+                    catch_unwind(AssertUnwindSafe(|| self.batch(core, turn, rest, &mut said)))
                 }
+                Err(busy @ StorageError::StoreBusy { .. }) => {
+                    // Nothing was begun, so memory is what it was.
+                    answers.resize(requests.len(), Err(Error::Storage(busy)));
+                    break;
+                }
+                Err(error) => Ok(Err(error)),
+            };
+            match worked {
+                Ok(Ok(())) => answers.append(&mut said),
                 Ok(Err(error)) => {
                     core.reload(self.storage.as_ref(), &error);
                     if self.was_kept(core, rest, &error) {
-                        changed = true;
                         answers.append(&mut said);
                         continue;
                     }
@@ -275,18 +319,19 @@ impl Engine {
                 }
             }
         }
-        (answers, changed)
+        answers
     }
 
     /// Decides as many requests as fit one transaction and commits it; what they are to be told is
-    /// in `answers`, and whether anything was written is returned.
+    /// in `answers`.
     fn batch(
         &self,
         core: &mut Core,
+        turn: WriteTurn<'_>,
         requests: &[Arc<Request>],
         answers: &mut Vec<Result<Reply, Error>>,
-    ) -> Result<bool, StorageError> {
-        let mut batch = Batch::new(self.storage.write()?);
+    ) -> Result<(), StorageError> {
+        let mut batch = Batch::new(self.storage.write_in(turn)?);
         core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
         let lost = core.holds.lost(self.storage.as_ref(), &core.state)?;
         if !lost.is_empty() {
@@ -301,12 +346,11 @@ impl Engine {
                 break;
             }
         }
-        let wrote = batch.records > 0;
-        if wrote {
+        if batch.records > 0 {
             batch.write.commit()?;
             Holds::let_go(self.storage.as_ref(), &core.state);
         }
-        Ok(wrote)
+        Ok(())
     }
 
     /// After a commit whose outcome is unknown: one durable commit first, so that what is read now
@@ -415,21 +459,8 @@ impl Engine {
             self.submit(Command::Tick, Payloads::default())?;
         }
         unpoisoned(&self.core).closed = true;
-        self.changed.notify_all();
+        self.storage.announce();
         Ok(())
-    }
-
-    /// How many batches have changed something so far.
-    pub(super) fn changes(&self) -> u64 {
-        *unpoisoned(&self.changes)
-    }
-
-    /// Sleeps until something changes after `seen`, or a moment passes.
-    pub(super) fn wait_for_change(&self, seen: u64, at_most: Duration) {
-        let changes = unpoisoned(&self.changes);
-        if *changes == seen {
-            drop(self.changed.wait_timeout(changes, at_most));
-        }
     }
 }
 

@@ -624,10 +624,10 @@ impl EffectStore {
         failed.map_or(Ok(entries), |error| Err(Error::Storage(error)))
     }
 
-    /// Sleeps until something changes in this process, at most so long.
+    /// Sleeps until something changes, at most so long.
     pub(super) fn sleep_at_most(&self, at_most: Duration) {
-        let seen = self.engine().changes();
-        self.engine().wait_for_change(seen, at_most);
+        let storage = &self.engine().storage;
+        storage.wait_for_change(storage.changes(), at_most);
     }
 }
 

@@ -15,6 +15,7 @@ mod wait;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use breaks::BreakSignal;
 pub use compensate::{CompensateOptions, CompensationReport, Handled};
@@ -127,7 +128,8 @@ impl EffectStore {
         options: Options,
     ) -> Result<EffectStore, Error> {
         let store_id = storage.format().store_id;
-        let engine = Engine::new(storage, options.clock)?;
+        let patience = Duration::from_millis(options.busy_timeout_ms);
+        let engine = Engine::new(storage, options.clock, patience)?;
         let empty = engine.lock()?.state.head == 0;
         if empty && !options.read_only {
             let create = Command::Create {

@@ -21,6 +21,9 @@ pub struct Options {
     pub policy: Option<Policy>,
     /// Size of the memory map of a new store, in bytes; 1 TiB by default, and sparse.
     pub map_size: Option<u64>,
+    /// How long a write waits for a writer of another process, in milliseconds, before it is
+    /// refused with [`StorageError::StoreBusy`](crate::storage::StorageError::StoreBusy).
+    pub busy_timeout_ms: u64,
     /// A clock for tests; the system's by default.
     pub clock: Option<Clock>,
 }
@@ -33,6 +36,7 @@ impl Default for Options {
             limits: None,
             policy: None,
             map_size: None,
+            busy_timeout_ms: 10_000,
             clock: None,
         }
     }
@@ -44,6 +48,7 @@ impl std::fmt::Debug for Options {
             .field("create", &self.create)
             .field("read_only", &self.read_only)
             .field("map_size", &self.map_size)
+            .field("busy_timeout_ms", &self.busy_timeout_ms)
             .finish_non_exhaustive()
     }
 }

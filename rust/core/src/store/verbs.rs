@@ -353,7 +353,8 @@ impl EffectStore {
             let command = Command::Claim { spec: spec.clone() };
             expect!(self.submit(command), Reply::Step(step) => step)
         };
-        let step = self.wait_until(wait_ms, attempt, |answer| !matches!(answer, Ok(None)))?;
+        let enough = |answer: &Result<_, _>| !matches!(answer, Ok(None));
+        let step = self.wait_for(wait_ms, Some(spec), attempt, enough)?;
         step.map(|step| self.fill_step(*step)).transpose()
     }
 

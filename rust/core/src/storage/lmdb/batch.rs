@@ -16,10 +16,9 @@ use super::fault;
 use super::opened::{Handles, Opened, Segment, Tail};
 use super::segment;
 use super::snapshot::Snapshot;
-use crate::storage::turn::TurnGuard;
 use crate::storage::{
-    CommitFailure, ReadView, RecordVisitor, RowVisitor, StorageError, Table, WriteBatch, check_key,
-    check_next,
+    CommitFailure, ReadView, RecordVisitor, RowVisitor, StorageError, Table, WriteBatch, WriteTurn,
+    check_key, check_next,
 };
 
 /// How many chunks of the reserve one batch writes at most before it begins.
@@ -42,13 +41,13 @@ pub(super) struct Batch<'s> {
     tail_first: u64,
     broken: bool,
     opened: Arc<Opened>,
-    _turn: TurnGuard<'s>,
+    _turn: WriteTurn<'s>,
     // LMDB's write transaction belongs to the thread that began it.
     _one_thread: PhantomData<*const ()>,
 }
 
 impl<'s> Batch<'s> {
-    pub(super) fn begin(opened: &Arc<Opened>, turn: TurnGuard<'s>) -> Result<Self, StorageError> {
+    pub(super) fn begin(opened: &Arc<Opened>, turn: WriteTurn<'s>) -> Result<Self, StorageError> {
         opened.check_process()?;
         let Some(reserve) = &opened.reserve else { return Err(StorageError::ReadOnly) };
         if opened.must_reopen.load(Ordering::Acquire) {
@@ -312,6 +311,7 @@ impl WriteBatch for Batch<'_> {
             return Err(failure);
         }
         *self.opened.tail.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.tail);
+        self.opened.announce(self.tail.head);
         self.opened.note_head(0, self.tail.head)
     }
 }

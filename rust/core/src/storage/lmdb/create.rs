@@ -18,8 +18,8 @@ use heed::{CommitOrAbort, CompactionOption, Database, EnvFlags};
 
 use super::fault;
 use super::files::{
-    DATA_FILE, DIRECTORY_MODE, FILE_MODE, LOCK_FILE, OWNER_FILE, SCRATCH_PREFIX, failed, parent_of,
-    random_id, sync_directory,
+    DATA_FILE, DIRECTORY_MODE, FILE_MODE, LOCK_FILE, OWNER_FILE, PAGE_FILE, PAGE_SCRATCH_PREFIX,
+    SCRATCH_PREFIX, failed, parent_of, random_id, sync_directory,
 };
 use super::format::{self, FORMAT_KEY, FORMAT_VERSION};
 use super::meta_page::DATA_VERSION;
@@ -172,7 +172,7 @@ fn lock_directory(dir: &Path) -> Result<DirectoryLock, StorageError> {
             }
             io::ErrorKind::WouldBlock => {
                 let held_for_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Err(StorageError::StoreBusy { pid: 0, held_for_ms });
+                return Err(StorageError::StoreBusy { pid: 0, held_for_ms, elsewhere: false });
             }
             io::ErrorKind::Interrupted => {}
             _ => return Err(failed("lock", dir, &error)),
@@ -198,7 +198,9 @@ fn list_directory(dir: &Path) -> Result<Listing, StorageError> {
             listing.scratch.push(entry.path());
         } else if name == LOCK_FILE {
             listing.has_lock_file = true;
-        } else if name != OWNER_FILE && name != DATA_FILE {
+        } else if !name.starts_with(PAGE_SCRATCH_PREFIX)
+            && ![OWNER_FILE, DATA_FILE, PAGE_FILE].contains(&&*name)
+        {
             listing.foreign = Some(name.into_owned());
         }
     }

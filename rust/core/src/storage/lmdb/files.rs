@@ -18,6 +18,10 @@ pub(super) const LOCK_FILE: &str = "lock.mdb";
 pub(super) const OWNER_FILE: &str = "owner.lock";
 /// What the name of a scratch directory begins with.
 pub(super) const SCRATCH_PREFIX: &str = ".effectstore-new-";
+/// The page that processes share.
+pub(super) const PAGE_FILE: &str = "shared.page";
+/// What the name of a page begins with that is being made.
+pub(super) const PAGE_SCRATCH_PREFIX: &str = ".effectstore-page-";
 
 pub(super) const DIRECTORY_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
@@ -34,10 +38,20 @@ impl FileId {
     /// the lock file would drop this process's locks on it.
     pub(super) fn of(path: &Path) -> Result<Option<Self>, StorageError> {
         match fs::metadata(path) {
-            Ok(found) => Ok(Some(Self { device: found.dev(), inode: found.ino() })),
+            Ok(found) => Ok(Some(Self::of_metadata(&found))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("look up", path, &error)),
         }
+    }
+
+    /// The file that was asked for these facts.
+    pub(super) fn of_metadata(found: &fs::Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino() }
+    }
+
+    /// Numbers of device and file.
+    pub(super) const fn numbers(self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 }
 

@@ -8,15 +8,18 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::turn::{Turn, TurnGuard};
+use super::turn::Turn;
 use super::{
-    FormatRecord, ReadView, Storage, StorageError, StorageOptions, StorageStats, Table, WriteBatch,
+    FormatRecord, ReadView, Storage, StorageError, StorageOptions, StorageStats, Table,
+    WRITE_PATIENCE, WriteBatch, WriteTurn,
 };
 use files::{DATA_FILE, FileId};
+pub(crate) use gate::Pass;
 use opened::Opened;
 
 mod batch;
@@ -25,9 +28,11 @@ mod fault;
 mod files;
 mod format;
 mod free_pages;
+mod gate;
 mod meta_page;
 mod opened;
 mod owner;
+mod page;
 mod readers;
 mod registry;
 mod reserve;
@@ -37,6 +42,9 @@ mod view;
 
 /// How long [`Storage::reopen`] waits until every view of the store is gone.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest sleep of a waiter that nobody of another process can wake.
+const BLIND_SLICE: Duration = Duration::from_millis(50);
 
 /// A store in a directory, shared by threads and processes of one machine.
 pub struct LmdbStorage {
@@ -170,13 +178,14 @@ impl LmdbStorage {
         self.state.lock().clone().ok_or(StorageError::Closed)
     }
 
-    /// The turn to write, for this thread.
-    fn take_turn(&self) -> Result<TurnGuard<'_>, StorageError> {
+    /// The turn, for this thread, and the gate.
+    fn turn_and_gate(&self, patience: Duration) -> Result<WriteTurn<'_>, StorageError> {
+        let began = Instant::now();
         self.check_process()?;
-        if self.options.read_only {
-            return Err(StorageError::ReadOnly);
-        }
-        self.turn.take()
+        let mut turn = self.turn.take(patience)?;
+        let opened = self.opened()?;
+        turn.pass = Some(gate::enter(&opened, patience.saturating_sub(began.elapsed()))?);
+        Ok(turn)
     }
 }
 
@@ -198,9 +207,49 @@ impl Storage for LmdbStorage {
         Ok(Box::new(view::View::begin(&self.opened()?)?))
     }
 
-    fn write(&self) -> Result<Box<dyn WriteBatch + '_>, StorageError> {
-        let turn = self.take_turn()?;
+    fn take_turn(&self, patience: Duration) -> Result<WriteTurn<'_>, StorageError> {
+        self.check_process()?;
+        if self.options.read_only {
+            return Err(StorageError::ReadOnly);
+        }
+        self.turn_and_gate(patience)
+    }
+
+    fn write_in<'s>(
+        &'s self,
+        turn: WriteTurn<'s>,
+    ) -> Result<Box<dyn WriteBatch + 's>, StorageError> {
         Ok(Box::new(batch::Batch::begin(&self.opened()?, turn)?))
+    }
+
+    fn durable_head(&self) -> u64 {
+        let page = self.opened().and_then(|opened| opened.page());
+        page.map_or(0, |page| page.head().load(Ordering::SeqCst))
+    }
+
+    fn changes(&self) -> u32 {
+        let page = self.opened().and_then(|opened| opened.page());
+        page.map_or(0, |page| page.changes_word().load(Ordering::SeqCst))
+    }
+
+    fn wait_for_change(&self, seen: u32, at_most: Duration) {
+        match self.opened().and_then(|opened| opened.page()) {
+            Ok(page) if page.is_shared() => {
+                page::sleep_on(page.changes_word(), seen, at_most);
+            }
+            // Changes of other processes are not seen there.
+            Ok(page) => {
+                page::sleep_on(page.changes_word(), seen, at_most.min(BLIND_SLICE));
+            }
+            // Whoever waits looks again and meets the error there.
+            Err(_) => thread::sleep(at_most.min(BLIND_SLICE)),
+        }
+    }
+
+    fn announce(&self) {
+        if let Ok(page) = self.opened().and_then(|opened| opened.page()) {
+            page::wake(page.changes_word(), i32::MAX);
+        }
     }
 
     fn stats(&self) -> Result<StorageStats, StorageError> {
@@ -250,8 +299,9 @@ impl Storage for LmdbStorage {
 
     fn backup(&self, to: &Path, marks: &[(&[u8], &[u8])]) -> Result<(), StorageError> {
         // LMDB's copy takes the writer lock for a moment, so a thread with a batch would wait for
-        // itself; and a second open of the copy's directory must not happen meanwhile.
-        let _turn = if self.options.read_only { None } else { Some(self.take_turn()?) };
+        // itself and everybody for a stopped process; and a second open of the copy's directory
+        // must not happen meanwhile.
+        let _turn = self.turn_and_gate(WRITE_PATIENCE)?;
         let opened = self.opened()?;
         let _entries = registry::lock()?;
         create::copy(&opened, to, marks)
@@ -275,7 +325,7 @@ impl Storage for LmdbStorage {
 
     fn reopen(&self) -> Result<(), StorageError> {
         self.check_process()?;
-        let _turn = self.turn.take()?;
+        let _turn = self.turn.take(WRITE_PATIENCE)?;
         let mut state = self.state.lock();
         let mut seen = 0;
         if let Some(mut opened) = state.take() {
@@ -291,6 +341,7 @@ impl Storage for LmdbStorage {
                         return Err(StorageError::StoreBusy {
                             pid: self.pid,
                             held_for_ms: u64::try_from(waited).unwrap_or(u64::MAX),
+                            elsewhere: false,
                         });
                     }
                 }

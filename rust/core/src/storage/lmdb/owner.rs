@@ -20,6 +20,12 @@ use crate::storage::StorageError;
 /// The byte that a process locks while it extends the data file; beyond every process number.
 const EXTEND_BYTE: i64 = 1 << 40;
 
+/// The byte of whoever is in the gate.
+const GATE_BYTE: i64 = EXTEND_BYTE + 1;
+
+/// The byte of whoever is the first to wait for it.
+const FIRST_BYTE: i64 = EXTEND_BYTE + 2;
+
 /// The byte of record 0. A process locks the byte of a record that says that it is at work.
 const WORK_BYTES: i64 = 1 << 41;
 
@@ -52,9 +58,11 @@ impl OwnerFile {
             return Err(StorageError::Io {
                 op: format!("lock {}", path.display()),
                 source: format!(
-                    "process number {pid} has the store open already: a second copy of this \
-                     library in this process, or two containers that share the directory but not \
-                     their process numbers"
+                    "process number {pid} has the store open already. Either this process has a \
+                     second copy of this library, or two containers share the directory but count \
+                     their processes apart, and both have a number {pid}: start them in one process \
+                     namespace (docker run --pid, shareProcessNamespace), or so that their numbers \
+                     differ"
                 ),
             });
         }
@@ -103,6 +111,29 @@ impl OwnerFile {
         Ok(i32::from(range.l_type) != libc::F_UNLCK)
     }
 
+    /// Goes into the gate, if no other process is in it.
+    pub(super) fn try_gate(&self) -> Result<bool, StorageError> {
+        lock(&self.file, libc::F_WRLCK, GATE_BYTE)
+            .map_err(|e| StorageError::io("lock the gate in the owner file", &e))
+    }
+
+    /// Leaves the gate.
+    pub(super) fn leave_gate(&self) {
+        // An unlock cannot fail on a file that is open.
+        let _ = lock(&self.file, libc::F_UNLCK, GATE_BYTE);
+    }
+
+    /// Becomes the first of those who wait for the gate, if no other process is.
+    pub(super) fn try_first(&self) -> Result<bool, StorageError> {
+        lock(&self.file, libc::F_WRLCK, FIRST_BYTE)
+            .map_err(|e| StorageError::io("lock the queue in the owner file", &e))
+    }
+
+    /// Is the first no more.
+    pub(super) fn leave_first(&self) {
+        let _ = lock(&self.file, libc::F_UNLCK, FIRST_BYTE);
+    }
+
     /// Takes the right to extend the data file, if no other process has it.
     pub(super) fn try_extend(&self) -> io::Result<Option<ExtendGuard<'_>>> {
         Ok(lock(&self.file, libc::F_WRLCK, EXTEND_BYTE)?.then_some(ExtendGuard(self)))
@@ -117,6 +148,9 @@ impl Drop for OwnerFile {
         if let Some(slot) = self.slot {
             OWNED[slot].store(-1, Ordering::Release);
         }
+        // Not left to the close: a child that is about to execute another program has a copy of the
+        // descriptor for a moment.
+        let _ = lock(&self.file, libc::F_UNLCK, i64::from(self.pid));
         // SAFETY: this is the only place that drops the file, and nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.file) };
     }

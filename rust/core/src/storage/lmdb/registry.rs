@@ -42,7 +42,8 @@ pub(super) fn lock() -> Result<MutexGuard<'static, Entries>, StorageError> {
             }
             Err(TryLockError::WouldBlock) => {
                 let held_for_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Err(StorageError::StoreBusy { pid: process::id(), held_for_ms });
+                let pid = process::id();
+                return Err(StorageError::StoreBusy { pid, held_for_ms, elsewhere: false });
             }
         }
     }
