@@ -63,8 +63,23 @@ FailureKind: TypeAlias = Literal[
     "no_handler",
     "not_compensable",
     "unconfirmed",
+    "content_mismatch",
 ]
 """Why a step failed."""
+
+ArtifactState: TypeAlias = Literal[
+    "draft",
+    "in_review",
+    "approved",
+    "promoted",
+    "executing",
+    "completed",
+    "failed",
+    "failed_compensated",
+    "failed_uncompensated",
+    "rejected",
+]
+"""How far an artifact is. A failed primary's compensation is due, has run, or a person must act."""
 
 RollbackState: TypeAlias = Literal["awaiting_approval", "due", "running", "blocked", "in_review", "closed"]
 """The state of a rollback."""
@@ -93,6 +108,7 @@ StepOutcome: TypeAlias = Literal[
     "permanent",
     "later",
     "timed_out",
+    "mismatched",
     "no_handler",
     "interrupted",
     "never_happened",

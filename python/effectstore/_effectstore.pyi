@@ -10,6 +10,7 @@ from typing import TypeAlias, final
 __all__ = [
     "AlertInfo",
     "ApprovalInfo",
+    "ArtifactPairInfo",
     "BranchInfo",
     "DecisionInfo",
     "DeliveryInfo",
@@ -56,6 +57,29 @@ _Placed: TypeAlias = tuple[
     int | None,  # approval
 ]
 _Receipt: TypeAlias = tuple[int, _Token | None, bool, str, str]  # effect, token, created, state, outcome
+_NewArtifact: TypeAlias = tuple[
+    str,  # type
+    str,  # name
+    bytes | None,  # content
+    str | None,  # where it lies elsewhere
+    bytes | None,  # SHA-256
+    str,  # reversibility
+    str | None,  # agent
+]
+_Artifact: TypeAlias = tuple[
+    int,
+    str,  # type
+    str,  # name
+    str | None,  # where its content lies elsewhere
+    bytes,  # SHA-256
+    int | None,  # size of what is held here
+    str,  # reversibility
+    str | None,  # agent
+    str,  # state
+]
+_Move: TypeAlias = tuple[int, int, str, str | None, str | None]  # record, time_ms, state, by, reason
+_RunOutcome: TypeAlias = tuple[bool, str | None, int, str | None, int]  # completed, kind, attempts, by, ended_ms
+_Run: TypeAlias = tuple[int, int, str | None, _RunOutcome | None]  # run, rollback, approved_by, outcome
 _Observation: TypeAlias = tuple[bytes, int | None, list[int], int]  # key, version, writers, at
 _Blocker: TypeAlias = tuple[int, str, str, str]  # effect, branch, agent, reason
 _Failure: TypeAlias = tuple[int, str, str, str, str, str, int, int | None]
@@ -205,6 +229,8 @@ class StepInfo:
     def token(self) -> _Token: ...
     @property
     def outcome(self) -> str: ...
+    @property
+    def artifact(self) -> int | None: ...
 
 @final
 class DeliveryInfo:
@@ -315,6 +341,21 @@ class NoticeInfo:
     def ack_by_ms(self) -> int: ...
     @property
     def acknowledged(self) -> bool: ...
+
+@final
+class ArtifactPairInfo:
+    @property
+    def primary(self) -> _Artifact: ...
+    @property
+    def compensation(self) -> _Artifact: ...
+    @property
+    def created_by(self) -> str: ...
+    @property
+    def moves(self) -> list[_Move]: ...
+    @property
+    def failure(self) -> tuple[str, str | None, str] | None: ...
+    @property
+    def run(self) -> _Run | None: ...
 
 @final
 class LogEntry:
@@ -458,6 +499,14 @@ class Handle:
     def notices(self, agent: str, since: int, limit: int) -> list[NoticeInfo]: ...
     def notice(self, id: int) -> NoticeInfo: ...
     def ack_notice(self, id: int, agent: str) -> NoticeInfo: ...
+    def create_artifacts(self, primary: _NewArtifact, compensation: _NewArtifact, by: str) -> ArtifactPairInfo: ...
+    def move_artifact(self, verb: str, id: int, by: str, reason: str | None) -> ArtifactPairInfo:
+        """Brings a pair on by the verb of this name."""
+    def fail_artifact(self, id: int, by: str, reason: str, run_id: str | None) -> ArtifactPairInfo: ...
+    def artifact(self, id: int) -> ArtifactPairInfo: ...
+    def artifacts(self, since: int, limit: int) -> list[ArtifactPairInfo]: ...
+    def artifact_content(self, id: int) -> bytes: ...
+    def check_content(self, id: int, data: bytes) -> None: ...
     def deliver(self, agent: str, tools: Sequence[str] | None, lease_ms: int, wait_ms: int) -> DeliveryInfo | None: ...
     def hold_delivery(self, effect: int, token: _Token, lease_ms: int | None) -> DeliveryInfo | None: ...
     def deliveries(self, agent: str | None) -> list[int]: ...

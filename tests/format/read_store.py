@@ -23,6 +23,8 @@ FOLD_SETTLES = 4_096
 TABLES = ["branches", "idempotency_keys", "blobs", "liveness", "artifacts", "meta"]
 BRANCH_CREATED, BRANCH_TAKEN, BRANCH_RESUMED, BRANCH_MERGED = 4, 5, 6, 7
 REGISTERED, NOT_RUN, FENCED, DOOMED, RECALLED, RESTORED = 9, 14, 20, 22, 33, 44
+ARTIFACT_CREATED = 64
+ARTIFACT_CHANGED = {65, 66, 67}
 
 
 class FaultError(Exception):
@@ -115,6 +117,7 @@ class Told:
     committed: set[int] = field(default_factory=set)
     doomed: dict[int, int] = field(default_factory=dict)
     void: set[int] = field(default_factory=set)
+    artifacts: dict[int, list[int]] = field(default_factory=dict)
     settled_at: list[int] = field(default_factory=list)
     kinds: dict[int, int] = field(default_factory=dict)
     last_command: int = 0
@@ -151,6 +154,10 @@ class Told:
             self.settled_at.extend([seq] * len(members))
         elif kind == RECALLED:
             self.void.difference_update(one[0] for one in fields[0] if 5 not in one)
+        elif kind == ARTIFACT_CREATED:
+            self.artifacts.setdefault(seq if len(fields) < 2 or fields[1] is None else fields[1], []).append(seq)
+        elif kind in ARTIFACT_CHANGED:
+            self.artifacts[fields[0]].append(seq)
 
 
 class Store:
@@ -252,7 +259,11 @@ class Store:
         need(causes <= {0, *told.doomed}, "table branches: causes")
         for table, rows in (("idempotency_keys", keys), ("blobs", told.chunks)):
             need(self.rows(table) == rows, f"table {table}")
-        need(not self.rows("artifacts"), "table artifacts")
+        pairs = {
+            primary.to_bytes(8, "big"): b"".join(seq.to_bytes(8, "big") for seq in records)
+            for primary, records in told.artifacts.items()
+        }
+        need(self.rows("artifacts") == pairs, "table artifacts")
 
     def liveness(self) -> None:
         told, mark = self.told, self.rows("meta").get(b"liveness")

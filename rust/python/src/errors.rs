@@ -130,6 +130,11 @@ fn refused_more(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
         Refusal::NotFound { name, .. } => name_out(fields, "ref", name),
         Refusal::CommitReserved { target } => name_out(fields, "target", target),
         Refusal::Options { option, .. } => fields.set_item("option", option),
+        Refusal::ArtifactState { artifact, state, .. } => {
+            fields.set_item("artifact", artifact.0)?;
+            fields.set_item("state", state)
+        }
+        Refusal::ContentMismatch { artifact } => fields.set_item("artifact", artifact.0),
         _ => Ok(()),
     }
 }

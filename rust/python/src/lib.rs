@@ -6,6 +6,7 @@
 #![allow(clippy::needless_pass_by_value)] // The glue hands arguments over by value.
 
 mod approval;
+mod artifact;
 mod branch;
 mod breaks;
 mod convert;
@@ -25,6 +26,8 @@ mod wait;
 mod _effectstore {
     #[pymodule_export]
     use crate::approval::{AlertInfo, ApprovalInfo};
+    #[pymodule_export]
+    use crate::artifact::ArtifactPairInfo;
     #[pymodule_export]
     use crate::branch::BranchInfo;
     #[pymodule_export]

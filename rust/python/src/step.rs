@@ -34,6 +34,7 @@ pub(crate) struct StepInfo {
     lease_until_ms: u64,
     token: TokenPair,
     outcome: &'static str,
+    artifact: Option<u64>,
 }
 
 impl From<model::StepInfo> for StepInfo {
@@ -52,6 +53,7 @@ impl From<model::StepInfo> for StepInfo {
             lease_until_ms: info.lease_until_ms,
             token: token_out(info.token),
             outcome: word(info.outcome, OUTCOMES),
+            artifact: info.artifact.map(|id| id.0),
         }
     }
 }
@@ -180,6 +182,7 @@ fn handled(py: Python<'_>, end: EndTuple) -> PyResult<Handled> {
         "failed" => Handled::End(StepEnd::Failed(problem)),
         "permanent" => Handled::End(StepEnd::Permanent(problem)),
         "later" => Handled::End(StepEnd::Later(problem, after_ms)),
+        "mismatched" => Handled::End(StepEnd::Mismatched(problem)),
         "timed_out" => Handled::End(StepEnd::TimedOut(problem)),
         "never_happened" => Handled::End(StepEnd::NeverHappened),
         // Which of the two it is the options of the pass say.

@@ -52,6 +52,7 @@ impl Turn<'_> {
         }
         let touched = std::mem::take(&mut self.state.touched);
         for id in touched {
+            self.record_run(id);
             self.finish_if_clean(id);
         }
         self.confirm_breaks();

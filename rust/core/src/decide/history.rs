@@ -1,6 +1,7 @@
 //! What decisions may ask about settled things that memory does not hold any more.
 
-use crate::model::{BranchId, EffectId, Event, Token};
+use crate::model::{ArtifactId, BranchId, EffectId, Event, Token};
+use crate::state::pair_named;
 
 /// The log or a table could not be read; the text names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,19 @@ pub trait History {
 
     /// What became of an effect that memory does not hold; `None` if the record is no registration.
     fn fate(&self, effect: EffectId) -> Result<Option<Fate>, HistoryError>;
+
+    /// The records of a pair of artifacts, ascending; none if its id is no primary's.
+    fn artifact(&self, id: ArtifactId) -> Result<Vec<u64>, HistoryError> {
+        let mut records = Vec::new();
+        self.scan(id.0, &mut |seq, event| {
+            if pair_named(seq, event) == Some(id) {
+                records.push(seq);
+            }
+            // The first record decides whether there is such a pair.
+            !records.is_empty()
+        })?;
+        Ok(records)
+    }
 
     /// Visits the events from a record on, in order, until the visitor says `false`.
     fn scan(

@@ -6,6 +6,7 @@
 //! calls throws the state away if the events cannot be made durable.
 
 mod approval;
+mod artifact;
 mod branch;
 mod breaks;
 mod commit;
@@ -177,6 +178,9 @@ impl Turn<'_> {
             }
             Command::SignalBreak { .. } => self.signal_break(command),
             Command::AckNotice { notice, agent } => self.ack_notice(*notice, agent),
+            Command::CreateArtifacts { .. }
+            | Command::MoveArtifact { .. }
+            | Command::FailArtifact { .. } => self.artifacts(command),
             Command::Tick => Ok(Reply::Events(self.events.len() as u64)),
         }
     }

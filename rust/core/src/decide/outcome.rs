@@ -75,6 +75,7 @@ impl Turn<'_> {
         result: PayloadRef,
         inverse: Option<&Inverse>,
     ) -> Ruling<Reply> {
+        self.approved_code(inverse)?;
         let report =
             Report { outcome: Outcome::Done, result: Some(result), inverse, problem: None };
         self.admit(id, token, report, "done")?;

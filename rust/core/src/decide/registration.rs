@@ -18,6 +18,7 @@ impl Turn<'_> {
     ) -> Ruling<Registered> {
         let call = &placed.call;
         let class = self.class_of(call)?;
+        self.approved_code(call.inverse.as_ref())?;
         let mut rests_on: BTreeSet<EffectId> = BTreeSet::new();
         let (program, named_deferred) = self.followed(batch, placed, &mut rests_on)?;
         let mode = mode_of(call, class, named_deferred);

@@ -183,6 +183,9 @@ impl Turn<'_> {
             StepEnd::Permanent(problem) => {
                 self.fail_step(id, failed(FailureKind::Permanent, problem));
             }
+            StepEnd::Mismatched(problem) => {
+                self.fail_step(id, failed(FailureKind::ContentMismatch, problem));
+            }
             StepEnd::NoHandler => {
                 let problem = Problem::new("no_handler", "this worker has no handler for it");
                 self.fail_step(id, failed(FailureKind::NoHandler, &problem));
@@ -248,13 +251,8 @@ impl Turn<'_> {
         });
         let Some(effect) = self.state.effects.get(id) else { return };
         if effect.step.as_ref().is_some_and(|step| step.is_failed()) {
-            let writer = failed.writer.map_or_else(String::new, |by| format!(" with effect {by}"));
-            let text = format!(
-                "the inverse of effect {id} (tool {:?}) failed: {}{writer}; retry it, resolve it by hand or leave it",
-                effect.tool,
-                kind.name()
-            );
-            self.alert(Severity::Critical, text, id.0);
+            let (text, reference) = self.failure_text(effect, kind, failed.writer);
+            self.alert(Severity::Critical, text, reference);
         }
     }
 
@@ -399,6 +397,7 @@ fn handle_of(state: &State, effect: &Effect, agent: String) -> Option<StepHandle
         lease_until_ms: until_ms,
         token,
         outcome: effect.outcome,
+        artifact: inverse.artifact_id(),
     };
     Some(StepHandle { info, args: call.args, record: effect.inverse_record })
 }

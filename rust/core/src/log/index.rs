@@ -7,7 +7,7 @@ use super::liveness::{self, ROW_RECORDS};
 use crate::codec::Record;
 use crate::decide::{Ended, Fate};
 use crate::model::{BranchId, EffectId, Event, Token};
-use crate::state::State;
+use crate::state::{State, pair_named};
 use crate::storage::{ReadView, StorageError, Table, WriteBatch};
 
 /// Settles after which the liveness table is folded.
@@ -107,6 +107,10 @@ impl Index {
                 }
             }
             Event::Fenced { members, .. } => self.settles += members.len() as u64,
+            Event::ArtifactCreated { .. }
+            | Event::ArtifactMoved { .. }
+            | Event::ArtifactFailed { .. }
+            | Event::ArtifactRan { .. } => put_artifact(batch, seq, event)?,
             _ => {}
         }
         Ok(())
@@ -204,6 +208,24 @@ impl Index {
         let doomed = row.is_some_and(|row| liveness::doomed_in(&row, effect));
         Ok(if doomed { Fate::Doomed } else { Fate::Committed })
     }
+}
+
+/// Adds a record to the row of its pair of artifacts.
+fn put_artifact(batch: &mut dyn WriteBatch, seq: u64, event: &Event) -> Result<(), StorageError> {
+    let Some(pair) = pair_named(seq, event) else { return Ok(()) };
+    let key = pair.0.to_be_bytes();
+    let mut row = batch.get(Table::Artifacts, &key)?.unwrap_or_default();
+    row.extend_from_slice(&seq.to_be_bytes());
+    batch.put(Table::Artifacts, &key, &row)
+}
+
+/// The records that a row of a pair of artifacts names.
+pub(crate) fn parse_artifact(row: &[u8]) -> Result<Vec<u64>, StorageError> {
+    let (numbers, rest) = row.as_chunks::<8>();
+    if !rest.is_empty() {
+        return Err(corrupted("table artifacts, a row of a wrong length"));
+    }
+    Ok(numbers.iter().map(|number| u64::from_be_bytes(*number)).collect())
 }
 
 const ENDED_BYTES: usize = 25;

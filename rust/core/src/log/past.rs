@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use super::index::{branch_row, key_row, name_row, parse_ended};
+use super::index::{branch_row, key_row, name_row, parse_artifact, parse_ended};
 use super::{Index, unreadable};
 use crate::codec::Record;
 use crate::decide::{Ended, Fate, History, HistoryError};
-use crate::model::{BranchId, EffectId, Event};
+use crate::model::{ArtifactId, BranchId, EffectId, Event};
 use crate::storage::{ReadView, StorageError, Table};
 
 /// The past as one transaction sees it.
@@ -70,6 +70,12 @@ impl History for Past<'_> {
         }
         let fate = self.index.fate(self.view, effect).map_err(|error| unreadable(&error))?;
         Ok(Some(fate))
+    }
+
+    fn artifact(&self, id: ArtifactId) -> Result<Vec<u64>, HistoryError> {
+        let row = self.view.get(Table::Artifacts, &id.0.to_be_bytes());
+        let row = row.map_err(|error| unreadable(&error))?;
+        row.map_or(Ok(Vec::new()), |row| parse_artifact(&row).map_err(|error| unreadable(&error)))
     }
 
     fn scan(

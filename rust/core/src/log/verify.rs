@@ -29,7 +29,9 @@ pub fn verify(
     let rebuilt = MemoryStorage::new([0; 16], &StorageOptions::default());
     let mut batch = rebuilt.write()?;
     let replayed = replay(view, batch.as_mut())?;
-    for table in [Table::Branches, Table::IdempotencyKeys, Table::Blobs, Table::Liveness] {
+    let tables =
+        [Table::Branches, Table::IdempotencyKeys, Table::Blobs, Table::Liveness, Table::Artifacts];
+    for table in tables {
         same_rows(table, view, batch.as_ref())?;
     }
     let loaded = super::load(view)?;

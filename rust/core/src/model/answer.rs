@@ -217,6 +217,8 @@ pub struct StepInfo {
     pub token: Token,
     /// Whether the forward call is known to have run.
     pub outcome: Outcome,
+    /// The artifact that holds the inverse's code.
+    pub artifact: Option<super::ArtifactId>,
 }
 
 /// A committed deferred effect that was handed out.
@@ -333,6 +335,7 @@ pub enum Reply {
     Approval(ApprovalId),
     Delivery(Option<DeliveryInfo>),
     Events(u64),
+    Artifact(super::ArtifactId),
 }
 
 /// A claimed step before its payload is read.

@@ -164,6 +164,9 @@ pub enum StepEnd {
     /// The probe said that the effect never happened.
     #[n(7)]
     NeverHappened,
+    /// The content of its artifact is not what was reviewed: the code was not run.
+    #[n(8)]
+    Mismatched(#[n(0)] Problem),
 }
 
 /// What an approval is asked for.
@@ -544,6 +547,42 @@ pub enum Command {
         #[n(1)]
         agent: String,
     },
+    /// Makes an executable artifact and its compensation.
+    #[n(48)]
+    CreateArtifacts {
+        #[n(0)]
+        primary: Box<super::ArtifactSpec>,
+        #[n(1)]
+        compensation: Box<super::ArtifactSpec>,
+        #[n(2)]
+        by: String,
+    },
+    /// Brings a pair of artifacts into its next state.
+    #[n(49)]
+    MoveArtifact {
+        #[n(0)]
+        artifact: super::ArtifactId,
+        #[n(1)]
+        state: super::ArtifactState,
+        #[n(2)]
+        by: String,
+        #[n(3)]
+        reason: Option<String>,
+    },
+    /// Reports that a primary artifact failed.
+    #[n(50)]
+    FailArtifact {
+        #[n(0)]
+        artifact: super::ArtifactId,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+        #[n(3)]
+        run_id: Option<String>,
+        #[n(4)]
+        args: PayloadRef,
+    },
 }
 
 impl Command {
@@ -585,6 +624,9 @@ impl Command {
             Command::Reopen => "reopen",
             Command::SignalBreak { .. } => "signal_break",
             Command::AckNotice { .. } => "ack_notice",
+            Command::CreateArtifacts { .. } => "create_artifacts",
+            Command::MoveArtifact { .. } => "move_artifact",
+            Command::FailArtifact { .. } => "fail_artifact",
         }
     }
 }

@@ -118,6 +118,18 @@ impl Inverse {
     pub fn call(tool: impl Into<String>, args: Option<PayloadRef>) -> Self {
         Inverse { calls: vec![Call { tool: tool.into(), args }], ..Inverse::default() }
     }
+
+    /// The artifact that holds its code. A text that is no id of an artifact names none.
+    ///
+    /// ```
+    /// use effectstore::model::{ArtifactId, Inverse};
+    /// let mut inverse = Inverse::call("python", None);
+    /// inverse.artifact = Some("17".into());
+    /// assert_eq!(inverse.artifact_id(), Some(ArtifactId(17)));
+    /// ```
+    pub fn artifact_id(&self) -> Option<super::ArtifactId> {
+        self.artifact.as_ref()?.parse().ok().map(super::ArtifactId)
+    }
 }
 
 /// What an effect rests on besides its reads.

@@ -679,6 +679,73 @@ pub enum Event {
         #[n(0)]
         signal: super::BreakId,
     },
+    /// An artifact was created; this record's number is its id. The record after a primary's is that
+    /// of its compensation.
+    #[n(64)]
+    ArtifactCreated {
+        #[n(0)]
+        spec: Box<super::ArtifactSpec>,
+        /// The primary, of a compensation.
+        #[n(1)]
+        compensates_for: Option<super::ArtifactId>,
+        #[n(2)]
+        by: String,
+    },
+    /// A pair of artifacts was submitted, approved, promoted, started, completed or withdrawn.
+    #[n(65)]
+    ArtifactMoved {
+        #[n(0)]
+        artifact: super::ArtifactId,
+        #[n(1)]
+        state: super::ArtifactState,
+        #[n(2)]
+        by: String,
+        #[n(3)]
+        reason: Option<String>,
+    },
+    /// A primary artifact failed.
+    #[n(66)]
+    ArtifactFailed {
+        #[n(0)]
+        artifact: super::ArtifactId,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+        /// The failed run.
+        #[n(3)]
+        run_id: Option<String>,
+        /// The effect whose step is the compensation's run; absent: there is none.
+        #[n(4)]
+        run: Option<EffectId>,
+        /// The rollback that holds the run.
+        #[n(5)]
+        rollback: Option<RollbackId>,
+    },
+    /// The run of a compensation ended, or is due once more: its execution record and provenance.
+    #[n(67)]
+    ArtifactRan {
+        #[n(0)]
+        artifact: super::ArtifactId,
+        #[n(1)]
+        compensation: super::ArtifactId,
+        #[n(2)]
+        run: EffectId,
+        #[n(3)]
+        rollback: RollbackId,
+        #[n(4)]
+        state: super::ArtifactState,
+        #[n(5)]
+        kind: Option<FailureKind>,
+        #[n(6)]
+        attempts: u32,
+        #[n(7)]
+        by: Option<String>,
+        #[cbor(n(8), with = "minicbor::bytes")]
+        sha256: [u8; 32],
+        #[n(9)]
+        approved_by: Option<String>,
+    },
 }
 
 impl Event {
@@ -737,6 +804,10 @@ impl Event {
             Event::NoticeAcknowledged { .. } => "notice_acknowledged",
             Event::BreakUnheard { .. } => "break_unheard",
             Event::BreakConfirmed { .. } => "break_confirmed",
+            Event::ArtifactCreated { .. } => "artifact_created",
+            Event::ArtifactMoved { .. } => "artifact_moved",
+            Event::ArtifactFailed { .. } => "artifact_failed",
+            Event::ArtifactRan { .. } => "artifact_ran",
         }
     }
 }

@@ -53,6 +53,10 @@ id!(
     /// A notice to one agent: the number of the record that told it.
     NoticeId
 );
+id!(
+    /// An artifact: the number of the record that created it. A pair goes by its primary's.
+    ArtifactId
+);
 
 /// A strictly increasing proof of ownership (I9): the store's incarnation, then the number of the
 /// record that handed it out.

@@ -5,6 +5,7 @@
 //! options take no bytes and unknown keys are skipped, so that older and newer readers meet.
 
 mod answer;
+mod artifact;
 mod branch;
 mod breaks;
 mod command;
@@ -19,6 +20,7 @@ mod refusal;
 mod rollback;
 
 pub use answer::*;
+pub use artifact::*;
 pub use branch::*;
 pub use breaks::*;
 pub use command::*;

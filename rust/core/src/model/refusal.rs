@@ -1,6 +1,6 @@
 //! Refusals: a rule said no, and nothing changed beyond an audit record.
 
-use super::{ApprovalId, Decision, EffectId, Key, RollbackId, Token};
+use super::{ApprovalId, ArtifactId, Decision, EffectId, Key, RollbackId, Token};
 
 /// Why a command was refused. The codes are the same in Rust, Python, C and on the command line.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,6 +105,15 @@ pub enum Refusal {
     CommitReserved {
         target: Name,
     },
+    ArtifactState {
+        artifact: ArtifactId,
+        state: &'static str,
+        /// What would have to be otherwise, as messages say it.
+        hint: String,
+    },
+    ContentMismatch {
+        artifact: ArtifactId,
+    },
     /// What the caller asked for makes no sense, whatever the store holds.
     Options {
         option: &'static str,
@@ -175,6 +184,8 @@ impl Refusal {
             Refusal::LeaseLost { .. } => "lease_lost",
             Refusal::NotFound { .. } => "not_found",
             Refusal::CommitReserved { .. } => "commit_reserved",
+            Refusal::ArtifactState { .. } => "artifact_state",
+            Refusal::ContentMismatch { .. } => "content_mismatch",
             Refusal::Options { .. } => "options",
         }
     }
@@ -334,6 +345,13 @@ impl std::fmt::Display for Refusal {
                 }
                 f.write_str(" and let the authority decide")
             }
+            Refusal::ArtifactState { artifact, state, hint } => {
+                write!(f, "artifact {artifact} is {state}: {hint}")
+            }
+            Refusal::ContentMismatch { artifact } => write!(
+                f,
+                "the content of artifact {artifact} is not the one that was reviewed (its SHA-256 differs, or it is gone); put the reviewed content back, or have a new pair approved"
+            ),
             Refusal::Options { option, reason } => write!(f, "{option}: {reason}"),
         }
     }

@@ -35,6 +35,9 @@ pub enum FailureKind {
     /// Its agent did not confirm in time.
     #[n(8)]
     Unconfirmed,
+    /// The content of its artifact is not what was reviewed, so it was not handed out.
+    #[n(9)]
+    ContentMismatch,
 }
 
 impl FailureKind {
@@ -50,6 +53,7 @@ impl FailureKind {
             FailureKind::NoHandler => "no_handler",
             FailureKind::NotCompensable => "not_compensable",
             FailureKind::Unconfirmed => "unconfirmed",
+            FailureKind::ContentMismatch => "content_mismatch",
         }
     }
 }

@@ -98,6 +98,10 @@ impl State {
             Event::EffectsRecalled { effects, reports } => {
                 self.fold_recalled(seq, effects, reports);
             }
+            Event::ArtifactCreated { .. }
+            | Event::ArtifactMoved { .. }
+            | Event::ArtifactFailed { .. }
+            | Event::ArtifactRan { .. } => self.artifacts.fold(seq, now_ms, event),
         }
     }
 

@@ -394,6 +394,10 @@ impl State {
     /// the policy's table over the steps that may have run (section 7).
     pub fn approval_needed(&self, id: RollbackId) -> Option<bool> {
         let rollback = self.rollbacks.get(&id)?;
+        if let Some(class) = self.artifacts.class_of_run(rollback) {
+            // The artifact's own approval covers its run, unless that cannot be taken back.
+            return (class == Class::Irreversible).then_some(true);
+        }
         let mut keys = BTreeSet::new();
         let mut nameless = 0_u64;
         let mut worst = Class::Full;

@@ -8,6 +8,7 @@
 //! - The graph holds exactly the effects in memory; a live effect never rests on a doomed one (I5).
 
 mod apply;
+mod artifact;
 mod branch;
 mod breaks;
 mod effect;
@@ -25,6 +26,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use artifact::{Artifacts, Paired, pair_named, pair_of};
 pub use branch::{Branch, Held};
 pub use breaks::{Break, Breaks};
 pub use effect::{Delivery, Effect};
@@ -134,6 +136,8 @@ pub struct State {
     pub alerts: BTreeMap<u64, AlertInfo>,
     /// BREAKs that are not over.
     pub breaks: Breaks,
+    /// Pairs of artifacts that may still change.
+    pub artifacts: Artifacts,
     /// Effects whose step is claimed, or that are handed out to run.
     pub at_work: BTreeSet<EffectId>,
     /// What falls due, by moment.
@@ -175,6 +179,7 @@ impl Default for State {
             approvals: BTreeMap::new(),
             alerts: BTreeMap::new(),
             breaks: Breaks::default(),
+            artifacts: Artifacts::default(),
             at_work: BTreeSet::new(),
             timers: BTreeSet::new(),
             settling: VecDeque::new(),
@@ -339,6 +344,7 @@ impl State {
         }
         needed.extend(self.alerts.keys().copied());
         self.breaks.needed(&mut needed);
+        needed.extend(self.artifacts.records());
         needed
     }
 }

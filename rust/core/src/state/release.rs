@@ -110,6 +110,7 @@ impl State {
         let gone =
             self.rollbacks.get(&id).is_some_and(|rollback| !rollback.open && rollback.held == 0);
         if gone && let Some(rollback) = self.rollbacks.remove(&id) {
+            self.artifacts.run_ended(&rollback.members);
             for approval in rollback.approvals {
                 self.approvals.remove(&approval);
             }

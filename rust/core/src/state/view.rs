@@ -155,6 +155,7 @@ impl State {
                 ),
                 ("alerts", format!("{:?}", state.alerts.keys().collect::<Vec<_>>())),
                 ("breaks", state.breaks.text()),
+                ("artifacts", format!("{:?}", state.artifacts)),
                 ("outbox", format!("{:?}", state.outbox)),
                 ("running", format!("{:?}", state.running)),
                 ("timers", format!("{:?}", state.timers)),

@@ -1,5 +1,6 @@
 //! The store: verbs on top of the decisions, the log and the storage.
 
+mod artifact;
 mod breaks;
 mod compensate;
 mod core;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use artifact::{Artifacts, Content, NewArtifact, sha256};
 pub use breaks::BreakSignal;
 pub use compensate::{CompensateOptions, CompensationReport, Handled};
 pub use look::{EffectFilter, LogEntry};

@@ -354,6 +354,9 @@ pub(super) fn reference(seq: u64, event: &Event) -> u64 {
         | Event::BreakUnheard { signal }
         | Event::BreakConfirmed { signal } => signal.0,
         Event::NoticeAcknowledged { notice } => notice.0,
+        Event::ArtifactMoved { artifact, .. }
+        | Event::ArtifactFailed { artifact, .. }
+        | Event::ArtifactRan { artifact, .. } => artifact.0,
         _ => seq,
     }
 }
@@ -377,6 +380,12 @@ pub(super) fn concerns(event: &Event, about: u64) -> bool {
         }
         Event::StepDue { cause, .. } => cause.0 == about,
         Event::BreakSignalled(signal) => signal.branch.0 == about,
+        Event::ArtifactCreated { compensates_for, .. } => {
+            compensates_for.is_some_and(|primary| primary.0 == about)
+        }
+        Event::ArtifactFailed { run: Some(run), .. } | Event::ArtifactRan { run, .. } => {
+            run.0 == about
+        }
         Event::ApprovalRequested { subject, .. } => match subject {
             crate::model::Subject::Rollback(rollback) => rollback.0 == about,
             crate::model::Subject::Effect(subject) => subject.0 == about,

@@ -349,13 +349,8 @@ impl EffectStore {
     /// # Errors
     /// Where the store is unusable; `None` means that nothing is due in time.
     pub fn claim(&self, spec: &ClaimSpec, wait_ms: u64) -> Result<Option<StepInfo>, Error> {
-        let attempt = || {
-            let command = Command::Claim { spec: spec.clone() };
-            expect!(self.submit(command), Reply::Step(step) => step)
-        };
-        let enough = |answer: &Result<_, _>| !matches!(answer, Ok(None));
-        let step = self.wait_for(wait_ms, Some(spec), attempt, enough)?;
-        step.map(|step| self.fill_step(*step)).transpose()
+        let enough = |answer: &Result<_, Error>| !matches!(answer, Ok(None));
+        self.wait_for(wait_ms, Some(spec), || self.claim_now(spec), enough)
     }
 
     /// Ends an attempt and takes the next step in the same transaction, if asked.
@@ -369,9 +364,13 @@ impl EffectStore {
         payloads: Payloads,
         next: Option<ClaimSpec>,
     ) -> Result<Option<StepInfo>, Error> {
-        let command = Command::EndStep { hold, end, next };
+        let command = Command::EndStep { hold, end, next: next.clone() };
         let step = expect!(self.submit_with(command, payloads), Reply::Step(step) => step)?;
-        step.map(|step| self.fill_step(*step)).transpose()
+        match (step.map(|step| self.handed_out(*step)).transpose()?, next) {
+            // The step that was to come next holds code that does not match; another may be due.
+            (Some(None), Some(next)) => self.claim_now(&next),
+            (step, _) => Ok(step.flatten()),
+        }
     }
 
     /// Extends the lease of a claimed step.
@@ -386,7 +385,7 @@ impl EffectStore {
         }
     }
 
-    fn fill_step(&self, step: StepHandle) -> Result<StepInfo, Error> {
+    pub(super) fn fill_step(&self, step: StepHandle) -> Result<StepInfo, Error> {
         let StepHandle { mut info, args, record } = step;
         if let Some(reference) = args {
             let view = self.engine().view()?;

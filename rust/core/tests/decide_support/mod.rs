@@ -335,6 +335,7 @@ pub fn summary(state: &State) -> Vec<String> {
         format!("{:?} {:?} {} {}", known.signal, known.waiting, known.unheard, known.confirmed)
     }));
     lines.extend(state.approvals.values().map(|approval| format!("{approval:?}")));
+    lines.push(format!("{:?}", state.artifacts));
     lines
 }
 
