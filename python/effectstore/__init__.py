@@ -8,6 +8,16 @@ import logging
 
 from effectstore import testing
 from effectstore._approval import Alert, Approval
+from effectstore._artifact import (
+    Artifact,
+    ArtifactFailure,
+    ArtifactMove,
+    ArtifactPair,
+    ArtifactRef,
+    ArtifactRun,
+    Artifacts,
+    ArtifactSpec,
+)
 from effectstore._branch import Branch
 from effectstore._breaks import Notice
 from effectstore._context import current_effect
@@ -100,7 +110,15 @@ __all__ = [
     "Approval",
     "ApprovalClosedError",
     "ApprovalRequiredError",
+    "Artifact",
+    "ArtifactFailure",
+    "ArtifactMove",
+    "ArtifactPair",
+    "ArtifactRef",
+    "ArtifactRun",
+    "ArtifactSpec",
     "ArtifactStateError",
+    "Artifacts",
     "BlockedStep",
     "Blocker",
     "Branch",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from effectstore._choices import Missing
 from effectstore._context import undo_scope
 from effectstore._effect import problem
-from effectstore._errors import PermanentError, RetryLaterError
+from effectstore._errors import ContentMismatchError, PermanentError, RetryLaterError
 from effectstore._rollback import Step
 from effectstore._time import to_ms
 from effectstore._tool import handler_of, known_tools
@@ -194,6 +194,8 @@ class Worker:
                     raise
         except RetryLaterError as error:
             return "later", None, *problem(error), _later_ms(error.after)
+        except ContentMismatchError as error:
+            return "mismatched", None, *problem(error), 0
         except PermanentError as error:
             return "permanent", None, *problem(error), 0
         except HandlerTimeoutError as error:

@@ -6,9 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from effectstore._approval import Approval
+from effectstore._artifact import Fetch, content
 from effectstore._base import Bound, Frozen, Plain, jsonable, shown
 from effectstore._choices import RollbackState, Trigger
 from effectstore._effect import Effect, problem
+from effectstore._errors import ContentMismatchError, OptionsError
 from effectstore._payload import Key, key_text, load, reads_raw, text
 from effectstore._plan import read_plan
 from effectstore._session import EffectRef, Session
@@ -33,6 +35,7 @@ _STEP_FIELDS = (
     "deadline",
     "lease_until",
     "token",
+    "artifact",
 )
 
 
@@ -203,6 +206,22 @@ class Step(Frozen, Bound):
         """The token of the claim."""
         return Token(*self._info.token)
 
+    @property
+    def artifact(self) -> int | None:
+        """The id of the artifact that holds the inverse's code, if it names one."""
+        return self._info.artifact
+
+    def content(self, fetch: Fetch | None = None) -> bytes:
+        """The code of its artifact, checked; what lies elsewhere is fetched by `fetch(content_ref)`.
+
+        Raises `ContentMismatchError` where it is not what was reviewed: let it pass, and the step fails for good with
+        that kind. Raises `OptionsError` where the inverse names no artifact.
+        """
+        if self.artifact is None:
+            message = "the inverse names no artifact"
+            raise OptionsError(message, option="artifact")
+        return content(self._session, self.artifact, fetch)
+
     def complete(self, result: Any = None) -> None:
         """Report that the inverse ran. Raises `LeaseLostError` if the lease was lost; it is then evidence."""
         data = None if result is None else self._session.codec.dump(result, "result")
@@ -211,6 +230,8 @@ class Step(Frozen, Bound):
     def fail(self, error: BaseException | str, *, permanent: bool = False, retry_after: Seconds | None = None) -> None:
         """Report that the attempt failed: for good, to be called again after `retry_after`, or as retry says."""
         kind, after_ms = "permanent" if permanent else "failed", 0
+        if isinstance(error, ContentMismatchError):
+            kind, permanent = "mismatched", True
         if retry_after is not None and not permanent:
             kind, after_ms = "later", to_ms(retry_after, "retry_after")
         name, message = problem(error) if not isinstance(error, str) else ("Error", error)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 from effectstore import _effectstore as core
 from effectstore._approval import Alert, Approval
+from effectstore._artifact import Artifacts
 from effectstore._base import Bound, Frozen, shown
 from effectstore._branch import Branch
 from effectstore._breaks import Notice
@@ -143,6 +144,11 @@ class Store(Frozen, Bound):
     def policy(self) -> Policy:
         """The policy in force."""
         return Policy._of(self._session.handle.policy())
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Executable artifacts, each paired with the compensation that undoes a failed execution."""
+        return Artifacts(self._session)
 
     @property
     def outbox(self) -> Outbox:

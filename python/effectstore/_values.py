@@ -20,6 +20,7 @@ from effectstore._time import Seconds, moment, optional_moment, optional_ms, sin
 
 if TYPE_CHECKING:
     from effectstore import _effectstore as core
+    from effectstore._artifact import Artifact
     from effectstore._payload import Codec
 
 
@@ -124,8 +125,8 @@ class Inverse(Plain):
 
     `args=None`: completed by `done(inverse=)`; if the outcome stays unknown, the handler gets `None`. `deadline` is an
     aware datetime, or a timedelta from the registration. `agent` says who may run it: `None` the effect's agent, `"*"`
-    anyone. `limitation` says in words what stays behind, and makes the class partial. `calls` and `instruction` are
-    set by `steps` and `manual`.
+    anyone. `artifact` is the approved artifact that holds its code, or its id. `limitation` says in words what stays
+    behind, and makes the class partial. `calls` and `instruction` are set by `steps` and `manual`.
     """
 
     tool: str
@@ -135,7 +136,7 @@ class Inverse(Plain):
     compare_and_set: bool = False
     agent: str | None = None
     retry: Retry | None = None
-    artifact: str | None = None
+    artifact: "Artifact | int | str | None" = None
     limitation: str | None = None
     calls: tuple["Inverse", ...] = ()
     instruction: str | None = None
@@ -169,7 +170,7 @@ class Inverse(Plain):
             self.compare_and_set,
             self.agent,
             None if self.retry is None else self.retry._raw(),
-            self.artifact,
+            None if self.artifact is None else str(getattr(self.artifact, "id", self.artifact)),
             self.limitation,
         )
 
@@ -190,7 +191,7 @@ class Inverse(Plain):
             compare_and_set=compare_and_set,
             agent=agent,
             retry=None if retry is None else Retry._of(retry),
-            artifact=artifact,
+            artifact=int(artifact) if artifact is not None and artifact.isdecimal() else artifact,
             limitation=limitation,
             calls=() if single else tuple(Inverse(tool, args) for tool, args in made),
             instruction=instruction,
