@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""effectstore-soak: several processes write at random to one store and are killed; nothing acknowledged may be lost.
+
+    python tests/soak/effectstore_soak.py --kills 500 --acks 50000
+
+An oracle outside of the store knows what was acknowledged (see `workers.py`). At the end the log is read from its first
+record to the last and must hold all of it: every acknowledged registration under its number and key, no number twice,
+every outcome, every decision whole; effects that are committed rest on committed ones only, what rests on doomed ones is
+doomed. Then `verify` replays it. The seed is printed; the exit code is 0 if nothing was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "format"))
+
+from read_store import member_set  # noqa: E402
+
+import effectstore  # noqa: E402
+
+
+@dataclass
+class Worker:
+    """A process, and what it told so far."""
+
+    role: str
+    seed: int
+    process: subprocess.Popen[bytes]
+    told: Path
+    read: int = 0
+    stopped_until: float | None = None
+
+
+@dataclass
+class Oracle:
+    """What was acknowledged."""
+
+    acks: int = 0
+    effects: dict[int, tuple[str, str]] = field(default_factory=dict)
+    branches: dict[int, str] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    not_run: set[int] = field(default_factory=set)
+    committed: set[int] = field(default_factory=set)
+    doomed: set[int] = field(default_factory=set)
+    completed: Counter[int] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+    def hear(self, what: list[Any]) -> None:
+        kind, *rest = what
+        self.kinds[kind] += 1
+        self.acks += kind not in ("busy", "refused")
+        if kind == "effect":
+            number, key, branch = rest
+            if number in self.effects or number in self.branches:
+                self.faults.append(f"number {number} was given twice")
+            self.effects[number] = (key, branch)
+        elif kind == "branch":
+            if rest[0] in self.effects or rest[0] in self.branches:
+                self.faults.append(f"number {rest[0]} was given twice")
+            self.branches[rest[0]] = rest[1]
+        elif kind in ("done", "not_run"):
+            getattr(self, kind).add(rest[0])
+        elif kind == "fence" and rest[1] == "committed":
+            self.committed.update(rest[2])
+        elif kind == "doomed":
+            self.doomed.update(rest[0])
+        elif kind == "completed":
+            self.completed[rest[0]] += 1
+
+
+class Soak:
+    """The run."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.chance = random.Random(options.seed)
+        self.oracle = Oracle()
+        self.path = Path(options.store)
+        self.started = self.kills = self.stops = 0
+        policy = effectstore.Policy(auto_keys=1_000_000)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        effectstore.open(self.path, policy=policy).close()
+        self.workers = [self.start("write", "none") for _ in range(options.writers)]
+        self.workers += [self.start("read", "none") for _ in range(options.readers)]
+
+    def start(self, role: str, earlier: str) -> Worker:
+        self.started += 1
+        seed = self.options.seed * 100_000 + self.started
+        told = self.path.parent / f"told.{self.started}"
+        told.touch()
+        command = [sys.executable, str(HERE / "workers.py"), role, str(self.path), str(told), str(seed), earlier]
+        return Worker(role, seed, subprocess.Popen(command, stderr=subprocess.PIPE), told)
+
+    def hear(self, worker: Worker) -> None:
+        with worker.told.open("rb") as file:
+            file.seek(worker.read)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        worker.read += len(whole)
+        for line in whole.splitlines():
+            self.oracle.hear(json.loads(line))
+
+    def run(self) -> None:
+        options, next_kill, began = self.options, 0, time.monotonic()
+        said = began
+        while self.kills < options.kills or self.oracle.acks < options.acks:
+            time.sleep(0.01)
+            now = time.monotonic()
+            for place, worker in enumerate(self.workers):
+                self.hear(worker)
+                if worker.stopped_until is not None and now >= worker.stopped_until:
+                    worker.process.send_signal(signal.SIGCONT)
+                    worker.stopped_until = None
+                if worker.process.poll() is not None:
+                    error = worker.process.stderr.read().decode() if worker.process.stderr else ""
+                    self.oracle.faults.append(f"{worker.role} {worker.seed} ended by itself: {error[-2000:]}")
+                    self.workers[place] = self.start(worker.role, f"w{worker.seed}")
+            if len(self.oracle.faults) > 5 or now - began > options.seconds:
+                break
+            if self.oracle.acks >= next_kill and self.kills < options.kills:
+                self.hit()
+                share = max(options.acks, 1) / max(options.kills, 1)
+                next_kill = self.oracle.acks + self.chance.uniform(0.2, 1.8) * share
+            if now - said > 20:
+                said = now
+                print(f"{now - began:.0f} s: {self.oracle.acks} acknowledged, {self.kills} kills", flush=True)
+        self.seconds = time.monotonic() - began
+        for worker in self.workers:
+            self.end(worker)
+
+    def hit(self) -> None:
+        """Kill a process, or stop it for a while, which the others must survive as well."""
+        place = self.chance.randrange(len(self.workers) if self.chance.random() < 0.05 else self.options.writers)
+        worker = self.workers[place]
+        if self.chance.random() < self.options.stops and worker.stopped_until is None:
+            worker.process.send_signal(signal.SIGSTOP)
+            worker.stopped_until = time.monotonic() + self.chance.uniform(0.05, 1.5)
+            self.stops += 1
+            return
+        self.end(worker)
+        self.kills += 1
+        self.workers[place] = self.start(worker.role, f"w{worker.seed}")
+
+    def end(self, worker: Worker) -> None:
+        worker.process.kill()
+        worker.process.wait()
+        self.hear(worker)
+
+    def check(self) -> dict[str, int]:
+        """Read the log from its first record on and compare."""
+        oracle, faults = self.oracle, self.oracle.faults
+        edges: dict[int, set[int]] = {}
+        keys: dict[int, str] = {}
+        state: dict[int, str] = {}
+        done: set[int] = set()
+        completed: Counter[int] = Counter()
+        names: dict[int, str] = {}
+        seen = 0
+        with effectstore.open(self.path) as store:
+            for record in store.log():
+                if record.seq != seen + 1:
+                    faults.append(f"record {record.seq} follows {seen}")
+                seen = record.seq
+                index, fields = record.body[4]
+                if index == 9:
+                    told = fields[0]
+                    gaps, last = told.get(3, []), 0
+                    below = set()
+                    for gap in gaps:
+                        last += gap
+                        below.add(last)
+                    edges[seen], state[seen] = below, "live"
+                    keys[seen] = told[2].get(8, b"").decode()
+                elif index == 4:
+                    names[seen] = fields[0]
+                elif index == 12:
+                    edges[fields[0]].update(listed(fields[2]))
+                elif index == 13:
+                    done.add(fields[0])
+                    edges[fields[0]].update(listed(fields[3]) if len(fields) > 3 else ())
+                elif index == 14 and state[fields[0]] == "live":
+                    state[fields[0]] = "void"
+                elif index == 20:
+                    self.settle(state, member_set(fields[1], f"record {seen}"), "committed")
+                elif index == 22:
+                    self.settle(state, member_set(fields[0][0], f"record {seen}"), "doomed")
+                elif index in (24, 30):
+                    completed[fields[0]] += 1
+            verified = store.verify()
+        for effect, below in edges.items():
+            wrong = {"committed": ("live", "doomed"), "live": ("doomed",)}.get(state[effect], ())
+            faults += [f"{effect} is {state[effect]} on {one}, {state[one]}" for one in below if state[one] in wrong]
+        faults += [f"effect {one} is lost" for one, (key, _) in oracle.effects.items() if keys.get(one) != key]
+        faults += [f"branch {one} is lost" for one, name in oracle.branches.items() if names.get(one) != name]
+        faults += [f"the outcome of {one} is lost" for one in oracle.done - done]
+        faults += [f"{one} is not committed" for one in oracle.committed if state[one] != "committed"]
+        faults += [f"{one} is not doomed" for one in oracle.doomed if state[one] != "doomed"]
+        faults += [f"{one} is {state[one]}" for one in oracle.not_run if state[one] == "committed"]
+        faults += [f"the undo of {one} is lost" for one, n in oracle.completed.items() if completed[one] < n]
+        doubled = [key for key, count in Counter(key for key in keys.values() if key).items() if count > 1]
+        faults += [f"key {key} was registered twice" for key in doubled if not self.freed(key, keys, state)]
+        return {"records": verified.records, **Counter(state.values())}
+
+    @staticmethod
+    def freed(key: str, keys: dict[int, str], state: dict[int, str]) -> bool:
+        return sum(state[effect] != "void" for effect, known in keys.items() if known == key) <= 1
+
+    def settle(self, state: dict[int, str], members: list[int], to: str) -> None:
+        for member in members:
+            if state[member] not in ("live", to):
+                self.oracle.faults.append(f"{member} went from {state[member]} to {to}")
+            state[member] = to
+
+
+def listed(gaps: list[int]) -> set[int]:
+    """Ascending ids, written as gaps."""
+    last, ids = 0, set()
+    for gap in gaps:
+        last += gap
+        ids.add(last)
+    return ids
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--writers", type=int, default=3)
+    parser.add_argument("--readers", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=10, help="kill so many (default 10; the long form: 500)")
+    parser.add_argument("--acks", type=int, default=1_000, help="go on for so many acknowledgements (long: 50000)")
+    parser.add_argument("--stops", type=float, default=0.1, help="share of hits that stop for a while instead")
+    parser.add_argument("--seconds", type=float, default=3_600, help="give up after so long")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--store", default=None, help="a directory that is not there yet; a temporary one by default")
+    given = parser.parse_args()
+    if given.seed is None:
+        given.seed = random.SystemRandom().randrange(1_000_000)
+    if given.store is None:
+        given.store = str(Path(tempfile.mkdtemp(prefix="soak-")) / "store")
+    return given
+
+
+def main() -> int:
+    options = arguments()
+    print(f"seed {options.seed}, store {options.store}", flush=True)
+    soak = Soak(options)
+    try:
+        soak.run()
+    finally:
+        for worker in soak.workers:
+            worker.process.kill()
+    found = soak.check()
+    oracle = soak.oracle
+    print(
+        f"{oracle.acks} acknowledgements, {soak.kills} kills, {soak.stops} stops, {soak.started} processes,"
+        f" {soak.seconds:.0f} s, {oracle.kinds['busy']} times busy"
+    )
+    print("told: " + ", ".join(f"{kind} {count}" for kind, count in sorted(oracle.kinds.items())))
+    print("found: " + ", ".join(f"{kind} {count}" for kind, count in sorted(found.items())))
+    for fault in oracle.faults[:20]:
+        print(f"FAULT: {fault}")
+    print("nothing lost, nothing twice, nothing half" if not oracle.faults else f"{len(oracle.faults)} faults")
+    return 1 if oracle.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
