@@ -172,6 +172,10 @@ impl Turn<'_> {
             Command::HoldDelivery { effect, token, lease_ms } => {
                 self.hold_delivery(*effect, *token, *lease_ms)
             }
+            Command::NewBoot => {
+                self.new_boot();
+                Ok(Reply::Nothing)
+            }
             Command::WorkersGone { holds } => {
                 self.workers_gone(holds);
                 Ok(Reply::Nothing)

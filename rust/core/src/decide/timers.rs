@@ -34,6 +34,24 @@ impl Turn<'_> {
         self.judge_from(0);
     }
 
+    /// Whoever held a branch's lease before this boot is gone. Steps and deliveries end with their
+    /// processes in any case.
+    pub(super) fn new_boot(&mut self) {
+        let leases = self.state.timers.iter().filter_map(|(moment, timer)| match timer {
+            Timer::Lease(branch) => Some((*branch, *moment)),
+            _ => None,
+        });
+        let mut leases: Vec<_> = leases.collect();
+        leases.sort_unstable();
+        for (branch, moment) in leases {
+            // What came before may have ended it.
+            if self.state.timers.remove(&(moment, Timer::Lease(branch))) {
+                self.expire_lease(branch);
+            }
+        }
+        self.judge_from(0);
+    }
+
     /// The lease of a process that is gone is over: nobody can end what it holds.
     pub(super) fn workers_gone(&mut self, holds: &[StepHold]) {
         for hold in holds {

@@ -521,6 +521,9 @@ pub enum Command {
     /// Says that the store goes on after a commit whose outcome was unknown.
     #[n(33)]
     Reopen,
+    /// Says that the machine was started anew: who held a lease is gone.
+    #[n(58)]
+    NewBoot,
     /// Signals that a branch broke.
     #[n(42)]
     SignalBreak {
@@ -622,6 +625,7 @@ impl Command {
             Command::Restore => "restore",
             Command::WorkersGone { .. } => "workers_gone",
             Command::Reopen => "reopen",
+            Command::NewBoot => "new_boot",
             Command::SignalBreak { .. } => "signal_break",
             Command::AckNotice { .. } => "ack_notice",
             Command::CreateArtifacts { .. } => "create_artifacts",

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 mod error;
 mod lmdb;
+pub(crate) mod machine;
 mod memory;
 mod options;
 mod turn;

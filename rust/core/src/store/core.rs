@@ -24,6 +24,8 @@ pub(super) struct Core {
     pub(super) holds: Holds,
     /// A backup was opened; the first write starts a new incarnation.
     pub(super) restored: bool,
+    /// Whether the anchor of store time is known to be this boot's.
+    pub(super) anchored: bool,
 }
 
 impl Core {

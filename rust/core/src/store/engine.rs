@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::holds::Holds;
-use super::options::Clock;
+use super::options::{Clock, MachineClock};
+use super::time::{Anchored, StoreTime};
 use crate::codec::Record;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
@@ -68,7 +69,7 @@ pub(super) struct Engine {
     queue: Mutex<Queue>,
     /// How long a writer waits for its turn.
     patience: Duration,
-    clock: Option<Clock>,
+    time: StoreTime,
     command_seed: [u8; 32],
     commands: AtomicU64,
 }
@@ -84,12 +85,13 @@ impl Engine {
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         clock: Option<Clock>,
+        machine: Option<MachineClock>,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let (loaded, restored) = {
+        let (loaded, restored, (time, anchored)) = {
             let view = storage.read()?;
             let restored = view.get(crate::storage::Table::Meta, RESTORE_MARK)?.is_some();
-            (load(view.as_ref())?, restored)
+            (load(view.as_ref())?, restored, StoreTime::new(clock, machine, view.as_ref())?)
         };
         let core = Core {
             state: loaded.state,
@@ -101,6 +103,7 @@ impl Engine {
             closed: false,
             holds: Holds::default(),
             restored,
+            anchored,
         };
         Holds::mark_again(storage.as_ref(), &core.state)?;
         let mut command_seed = [0; 32];
@@ -110,7 +113,7 @@ impl Engine {
             core: Mutex::new(core),
             queue: Mutex::new(Queue::default()),
             patience,
-            clock,
+            time,
             command_seed,
             commands: AtomicU64::new(0),
         })
@@ -118,10 +121,7 @@ impl Engine {
 
     /// Store time, in milliseconds since 1970.
     pub(super) fn now_ms(&self) -> u64 {
-        match &self.clock {
-            Some(clock) => clock(),
-            None => super::system_now_ms(),
-        }
+        self.time.now_ms()
     }
 
     /// An id that no other command of any process has.
@@ -157,7 +157,12 @@ impl Engine {
 
     /// Whether time comes from a clock that the caller gave, so that sleeping does not move it.
     pub(super) fn has_own_clock(&self) -> bool {
-        self.clock.is_some()
+        self.time.is_given()
+    }
+
+    /// Whether the anchor of store time is known to be this boot's.
+    pub(super) fn is_anchored(&self) -> bool {
+        unpoisoned(&self.core).anchored
     }
 
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
@@ -285,6 +290,7 @@ impl Engine {
             }
             let rest = &requests[answers.len()..];
             let (pending, restored) = (core.pending.clone(), core.restored);
+            let anchored = core.anchored;
             let mut said = Vec::new();
             let turn = first_turn.take().unwrap_or_else(|| self.storage.take_turn(self.patience));
             let worked = match turn {
@@ -309,6 +315,7 @@ impl Engine {
                     // Nothing of the batch happened, so what rode along still waits to be written.
                     core.pending = pending;
                     core.restored = restored;
+                    core.anchored = anchored;
                     answers.resize(requests.len(), Err(Error::Storage(error)));
                 }
                 Err(panic) => {
@@ -333,6 +340,7 @@ impl Engine {
     ) -> Result<(), StorageError> {
         let mut batch = Batch::new(self.storage.write_in(turn)?);
         core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
+        let anchors = self.anchor(core, &mut batch)?;
         let lost = core.holds.lost(self.storage.as_ref(), &core.state)?;
         if !lost.is_empty() {
             let gone = Command::WorkersGone { holds: lost };
@@ -346,11 +354,26 @@ impl Engine {
                 break;
             }
         }
-        if batch.records > 0 {
+        if batch.records > 0 || anchors {
             batch.write.commit()?;
             Holds::let_go(self.storage.as_ref(), &core.state);
         }
         Ok(())
+    }
+
+    /// Anchors store time at the first write of a boot; whether that is to be made durable. Leases of
+    /// the boot before are over.
+    fn anchor(&self, core: &mut Core, batch: &mut Batch<'_>) -> Result<bool, StorageError> {
+        if core.anchored {
+            return Ok(false);
+        }
+        core.anchored = true;
+        let anchored = self.time.anchor(batch.write.as_mut())?;
+        if anchored == Anchored::NewBoot {
+            let (none, now_ms) = (Payloads::default(), self.now_ms());
+            self.run(core, batch, &Command::NewBoot, &none, self.command_id(), now_ms)?.ok();
+        }
+        Ok(anchored != Anchored::Found)
     }
 
     /// After a commit whose outcome is unknown: one durable commit first, so that what is read now

@@ -11,6 +11,7 @@ mod kept;
 mod look;
 mod options;
 mod story;
+mod time;
 mod verbs;
 mod wait;
 
@@ -22,7 +23,7 @@ pub use artifact::{Artifacts, Content, NewArtifact, sha256};
 pub use breaks::BreakSignal;
 pub use compensate::{CompensateOptions, CompensationReport, Handled};
 pub use look::{EffectFilter, LogEntry};
-pub use options::{Clock, Options};
+pub use options::{Clock, MachineClock, MachineTime, Options};
 pub use verbs::NewBranch;
 
 pub use crate::log::{Payloads, VerifyReport};
@@ -131,7 +132,7 @@ impl EffectStore {
     ) -> Result<EffectStore, Error> {
         let store_id = storage.format().store_id;
         let patience = Duration::from_millis(options.busy_timeout_ms);
-        let engine = Engine::new(storage, options.clock, patience)?;
+        let engine = Engine::new(storage, options.clock, options.machine, patience)?;
         let empty = engine.lock()?.state.head == 0;
         if empty && !options.read_only {
             let create = Command::Create {
@@ -140,6 +141,9 @@ impl EffectStore {
                 policy: options.policy.unwrap_or_default(),
             };
             engine.submit(create, Payloads::default())?;
+        } else if !options.read_only && !engine.is_anchored() {
+            // Somebody is the first of the boot. If that cannot be written now, the next write does it.
+            let _ = engine.submit(Command::Tick, Payloads::default());
         }
         Ok(EffectStore { inner: Arc::new(Inner { engine, path, read_only: options.read_only }) })
     }
@@ -210,7 +214,8 @@ impl EffectStore {
         Ok(self.engine().lock()?.state.policy.clone())
     }
 
-    /// Store time, in milliseconds since 1970.
+    /// Store time, in milliseconds since 1970. Within a boot of the machine it is the same for all
+    /// processes and does not follow steps of the wall clock.
     pub fn now_ms(&self) -> u64 {
         self.engine().now_ms()
     }

@@ -7,6 +7,20 @@ use crate::model::{Limits, Policy};
 /// A clock that a caller gives, in milliseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// What a machine says of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineTime {
+    /// The wall clock, in milliseconds since 1970. It may step.
+    pub wall_ms: u64,
+    /// The boot-time clock, in milliseconds since the boot. It never steps.
+    pub boot_ms: u64,
+    /// What the kernel calls this boot.
+    pub boot_id: [u8; 16],
+}
+
+/// A machine's clocks, for tests.
+pub type MachineClock = Arc<dyn Fn() -> MachineTime + Send + Sync>;
+
 /// Options of [`EffectStore::open`](super::EffectStore::open).
 #[derive(Clone)]
 #[non_exhaustive]
@@ -26,6 +40,9 @@ pub struct Options {
     pub busy_timeout_ms: u64,
     /// A clock for tests; the system's by default.
     pub clock: Option<Clock>,
+    /// The machine's clocks, of which store time is made where no `clock` is given; for tests of
+    /// steps of the wall clock and of boots. The system's by default.
+    pub machine: Option<MachineClock>,
 }
 
 impl Default for Options {
@@ -38,6 +55,7 @@ impl Default for Options {
             map_size: None,
             busy_timeout_ms: 10_000,
             clock: None,
+            machine: None,
         }
     }
 }

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::opened::Opened;
-use super::page::{Page, boot_clock_ms, sleep_on, wake};
+use super::page::{Page, sleep_on, wake};
 use crate::storage::StorageError;
+use crate::storage::machine::boot_clock_ms;
 
 /// Longest sleep at the gate: nobody wakes those who wait for a process that was killed in it.
 const KILLED_SLICE: Duration = Duration::from_millis(10);

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::super::machine::boot_id;
 use super::files::{FILE_MODE, FileId, PAGE_FILE, PAGE_SCRATCH_PREFIX};
 
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -172,29 +173,9 @@ pub(super) fn wake(word: &AtomicU32, at_most: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, at_most) };
 }
 
-/// The boot-time clock in milliseconds: it does not step, and counts while the machine sleeps.
-pub(super) fn boot_clock_ms() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure that it is given.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000
-        + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
-}
-
 /// The namespace that this process's number counts in; 0 if the system does not say.
 pub(super) fn process_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
-}
-
-/// What the kernel calls this boot; zeroes if it does not say.
-pub(super) fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: Vec<u8> =
-        text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| u8::try_from(d).ok()).collect();
-    std::array::from_fn(|place| {
-        let digit = |at: usize| digits.get(at).copied().unwrap_or(0);
-        digit(2 * place) << 4 | digit(2 * place + 1)
-    })
 }
 
 fn header_of(data: FileId) -> [u8; HEADER_BYTES] {
