@@ -323,6 +323,7 @@ def main() -> None:
         "chunks": len(told.chunks),
         "doomed": len(told.doomed),
         "void": len(told.void),
+        "artifacts": len(told.artifacts),
         "liveness_rows": len(store.rows("liveness")),
         "kinds": sorted(told.kinds),
     }

@@ -207,3 +207,26 @@ def test_a_missing_or_cut_row_is_found(closed: Path, gone: str) -> None:
         assert cut.returncode == 1 or json.loads(cut.stdout)["head"] != whole["head"]
     else:
         assert read(closed).returncode == 1
+
+
+def test_the_table_of_artifacts_is_read_too(tmp_path: Path, closed: Path) -> None:
+    with effectstore.open(closed) as store:
+        fix = effectstore.ArtifactSpec("script", "fix", content=LARGE)
+        undo = effectstore.ArtifactSpec("script", "undo", content=b"drop")
+        for last in ("create", "submit", "approve", "promote", "fail"):
+            pair = store.artifacts.create(fix, undo, by="ana")
+            for verb in ("submit", "approve", "promote"):
+                if last == "create":
+                    break
+                getattr(store.artifacts, verb)(pair, by="ben")
+                if verb == last:
+                    break
+            if last == "fail":
+                store.artifacts.fail(pair, by="runner", reason="exit code 1", run_id="run-7")
+                store.compensate({"script": lambda args, step: None})
+        store.export(tmp_path / "export.cbor")
+        checked = store.verify()
+    found = counts(closed, tmp_path / "export.cbor")
+    assert (found["records"], found["head"]) == (checked.head, checked.head_hash)
+    assert found["artifacts"] == 5
+    assert {64, 65, 66, 67} <= set(found["kinds"])
