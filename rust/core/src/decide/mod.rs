@@ -36,7 +36,7 @@ pub use look::{blockers_of, decision, of_ended};
 pub use plan::{plan_of, rollback_state};
 pub use report::report_of;
 
-use crate::model::{Command, Event, Refusal, Reply};
+use crate::model::{Command, EffectState, Event, Refusal, Reply};
 use crate::state::State;
 
 /// Why a verb stopped.
@@ -116,10 +116,21 @@ pub fn decide(state: &mut State, history: &dyn History, command: &Command, now_m
         Err(Stop::Unreadable(error)) => Err(Stop::Unreadable(error)),
         other => turn.follow().and(other),
     };
+    let reply = reply.map(|reply| turn.with_state(reply));
     Verdict { events: turn.events, reply }
 }
 
 impl Turn<'_> {
+    /// An effect's report is answered with what the whole decision made of the effect, so that
+    /// nobody has to look again.
+    fn with_state(&self, reply: Reply) -> Reply {
+        let Reply::Effect { effect, .. } = reply else { return reply };
+        let known = self.state.effects.get(effect);
+        let stays =
+            known.filter(|known| known.state != EffectState::Committed || known.still_to_run());
+        Reply::Effect { effect, state: stays.map(|known| known.state) }
+    }
+
     fn rule(&mut self, command: &Command) -> Ruling<Reply> {
         match command {
             Command::Create { .. }

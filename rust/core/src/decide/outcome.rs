@@ -75,6 +75,11 @@ impl Turn<'_> {
         result: PayloadRef,
         inverse: Option<&Inverse>,
     ) -> Ruling<Reply> {
+        let allowed = self.state.limits.payload_bytes;
+        if result.length > allowed {
+            let (limit, value, wait_for) = ("payload_bytes", result.length, Vec::new());
+            return Err(Refusal::LimitExceeded { limit, value, allowed, wait_for }.into());
+        }
         self.approved_code(inverse)?;
         let report =
             Report { outcome: Outcome::Done, result: Some(result), inverse, problem: None };
@@ -87,7 +92,7 @@ impl Turn<'_> {
                 &format!("it read a value of effect {cause}, which is doomed"),
             );
         }
-        Ok(Reply::Effect(id))
+        Ok(Reply::Effect { effect: id, state: None })
     }
 
     pub(super) fn not_run(
@@ -111,12 +116,12 @@ impl Turn<'_> {
                 inverse: None,
                 problem: Some(problem.clone()),
             });
-            return Ok(Reply::Effect(id));
+            return Ok(Reply::Effect { effect: id, state: None });
         }
         let live = self.state.effects.get(id).is_some_and(Effect::is_live);
         if !live {
             self.not_run_settled(id, problem);
-            return Ok(Reply::Effect(id));
+            return Ok(Reply::Effect { effect: id, state: None });
         }
         let (rests_on, saw) = self.second_look(id)?;
         if let Some(cause) = saw {
@@ -125,10 +130,10 @@ impl Turn<'_> {
             let reason = format!("it read a value of effect {cause}, which is doomed");
             self.execute(sentence, None, &reason, crate::model::Trigger::Automatic);
             self.not_run_settled(id, problem);
-            return Ok(Reply::Effect(id));
+            return Ok(Reply::Effect { effect: id, state: None });
         }
         self.make_void(id, problem, rests_on);
-        Ok(Reply::Effect(id))
+        Ok(Reply::Effect { effect: id, state: None })
     }
 
     /// The call of a doomed or delivered effect did not run.
@@ -331,7 +336,7 @@ impl Turn<'_> {
     pub(super) fn exposed(&mut self, id: EffectId, token: Token, to: &str) -> Ruling<Reply> {
         self.holds_effect(id, token, "exposed")?;
         self.emit(Event::Exposed { effect: id, to: to.to_owned() });
-        Ok(Reply::Effect(id))
+        Ok(Reply::Effect { effect: id, state: None })
     }
 
     /// Somebody knows that the worker is gone: the outcome can never come (C32).
@@ -348,6 +353,6 @@ impl Turn<'_> {
             None if self.history.fate(id)?.is_some() => {}
             None => return Err(Refusal::no_such("effect", id.0).into()),
         }
-        Ok(Reply::Effect(id))
+        Ok(Reply::Effect { effect: id, state: None })
     }
 }

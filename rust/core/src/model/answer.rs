@@ -328,7 +328,12 @@ pub enum Reply {
     Branch(BranchInfo),
     Receipts(Vec<Receipt>),
     Observations(Vec<Observation>),
-    Effect(EffectId),
+    Effect {
+        /// Which.
+        effect: EffectId,
+        /// Its state once the whole decision was made; `None` where it has left memory.
+        state: Option<super::EffectState>,
+    },
     Fence(FenceInfo),
     Reconciliation(Reconciliation),
     Step(Option<Box<StepHandle>>),

@@ -28,7 +28,10 @@ use crate::model::{Command, Reply};
 use crate::storage::{ReadView, Storage, StorageError, WriteTurn};
 
 /// How long a leader waits at most for callers that were there a moment ago.
-const GATHER: Duration = Duration::from_micros(300);
+const GATHER_MOST: Duration = Duration::from_millis(1);
+
+/// How long it waits for the next one of them.
+const GATHER_SLICE: Duration = Duration::from_micros(100);
 
 /// How many records a writer may be behind when it asks for its turn: it folds the rest while others
 /// wait for it.
@@ -60,6 +63,10 @@ struct Queue {
     leader: bool,
     /// How many callers there were around the last batch: in it, or queued when it ended.
     callers: usize,
+    /// How long the last batch took, its flush included.
+    last_batch: Duration,
+    /// A leader waits for callers.
+    gathering: bool,
 }
 
 /// The write path of one open store.
@@ -69,7 +76,13 @@ pub(super) struct Engine {
     queue: Mutex<Queue>,
     /// How long a writer waits for its turn.
     patience: Duration,
+<<<<<<< HEAD
     time: StoreTime,
+=======
+    /// Tells a gathering leader that all whom it waits for are there.
+    gathered: Condvar,
+    clock: Option<Clock>,
+>>>>>>> 85771ad (Let callers share a flush also on a quiet disk)
     command_seed: [u8; 32],
     commands: AtomicU64,
 }
@@ -113,7 +126,12 @@ impl Engine {
             core: Mutex::new(core),
             queue: Mutex::new(Queue::default()),
             patience,
+<<<<<<< HEAD
             time,
+=======
+            gathered: Condvar::new(),
+            clock,
+>>>>>>> 85771ad (Let callers share a flush also on a quiet disk)
             command_seed,
             commands: AtomicU64::new(0),
         })
@@ -186,6 +204,9 @@ impl Engine {
         let leads = {
             let mut queue = unpoisoned(&self.queue);
             queue.requests.push_back(Arc::clone(&request));
+            if queue.gathering && queue.requests.len() >= queue.callers {
+                self.gathered.notify_one();
+            }
             !std::mem::replace(&mut queue.leader, true)
         };
         if !leads {
@@ -211,13 +232,16 @@ impl Engine {
             let mut queue = unpoisoned(&self.queue);
             queue.requests.drain(..).collect()
         };
+        let began = Instant::now();
         let answers = self.work(&mut core, turn, &requests);
+        let took = began.elapsed();
         drop(core);
         let next = {
             let mut queue = unpoisoned(&self.queue);
             let next = queue.requests.front().cloned();
             queue.leader = next.is_some();
             queue.callers = requests.len() + queue.requests.len();
+            queue.last_batch = took;
             next
         };
         if let Some(next) = next {
@@ -257,21 +281,25 @@ impl Engine {
     }
 
     /// Waits a moment for callers that have just been answered and will ask again, so that they
-    /// share the flush. A lone caller never waits.
+    /// share the flush: as long as they keep coming, and no longer than a flush takes. A lone caller
+    /// never waits. The wait sleeps: on few cores a spinning leader keeps away whom it waits for.
     fn gather(&self) {
         let began = Instant::now();
-        loop {
-            {
-                let queue = unpoisoned(&self.queue);
-                if queue.callers <= 1 || queue.requests.len() >= queue.callers {
-                    return;
-                }
+        let mut queue = unpoisoned(&self.queue);
+        let most = queue.last_batch.clamp(GATHER_SLICE, GATHER_MOST);
+        queue.gathering = true;
+        while queue.callers > 1 && queue.requests.len() < queue.callers && began.elapsed() < most {
+            let before = queue.requests.len();
+            queue = self
+                .gathered
+                .wait_timeout(queue, GATHER_SLICE)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            if queue.requests.len() == before {
+                break;
             }
-            if began.elapsed() >= GATHER {
-                return;
-            }
-            std::thread::yield_now();
         }
+        queue.gathering = false;
     }
 
     /// Works through requests in batches of bounded size.

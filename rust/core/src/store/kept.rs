@@ -20,8 +20,10 @@ impl EffectStore {
         named: &[Target],
         mut done: Reconciliation,
     ) -> Result<Reconciliation, Error> {
-        let (mut core, view) = self.engine().look()?;
-        core.state.tidy();
+        if !named.iter().any(|target| matches!(target, Target::Branch(_))) {
+            return Ok(done);
+        }
+        let (core, view) = self.engine().look()?;
         let mut family: BTreeSet<BranchId> = named
             .iter()
             .filter_map(|target| match target {

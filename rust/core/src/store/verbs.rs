@@ -222,24 +222,9 @@ impl EffectStore {
     ) -> Result<Option<EffectState>, Error> {
         // Every outcome is flushed at once for now, so there is nothing less durable to ask for.
         let _ = durable;
-        self.check_payload(result.len() as u64)?;
         let result = payloads.put(result);
-        self.submit_with(Command::Done { effect, token, result, inverse }, payloads)?;
-        self.state_of(effect)
-    }
-
-    fn state_of(&self, effect: EffectId) -> Result<Option<EffectState>, Error> {
-        Ok(self.engine().lock()?.state.effects.get(effect).map(|known| known.state))
-    }
-
-    fn check_payload(&self, bytes: u64) -> Result<(), Error> {
-        let allowed = self.engine().lock()?.state.limits.payload_bytes;
-        if bytes > allowed {
-            let wait_for = Vec::new();
-            let limit = "payload_bytes";
-            return Err(Refusal::LimitExceeded { limit, value: bytes, allowed, wait_for }.into());
-        }
-        Ok(())
+        let command = Command::Done { effect, token, result, inverse };
+        expect!(self.submit_with(command, payloads), Reply::Effect { state, .. } => state)
     }
 
     /// Reports that a call did not run; answers as [`EffectStore::done`] does.
@@ -252,8 +237,8 @@ impl EffectStore {
         token: Token,
         problem: Problem,
     ) -> Result<Option<EffectState>, Error> {
-        self.submit(Command::NotRun { effect, token, problem })?;
-        self.state_of(effect)
+        let command = Command::NotRun { effect, token, problem };
+        expect!(self.submit(command), Reply::Effect { state, .. } => state)
     }
 
     /// Records that an outside party saw an effect.
