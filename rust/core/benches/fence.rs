@@ -119,6 +119,10 @@ fn plan<'a>(arguments: &'a Arguments, root: &'a Path) -> Answer<Plan<'a>> {
             let name = format!("fence {count} x {degree}");
             plan.add(&name, asked, every, |dir| Fence::new(dir, count, degree, By::Reconcile))?;
         }
+        let name = format!("fence {count} x 64 by its newest effect");
+        let asked = ["<= 1.15 U", "<= 1.4 U", "<= 3.0 U"]
+            [(count > 100) as usize + (count > 1_000) as usize];
+        plan.add(&name, asked, every, |dir| Fence::new(dir, count, 64, By::Newest))?;
         let name = format!("fence {count} x 8 by the owner");
         plan.add(&name, "", every, |dir| Fence::new(dir, count, 8, By::Owner))?;
         let name = format!("abort {count} x 8");

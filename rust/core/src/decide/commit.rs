@@ -1,13 +1,13 @@
 //! The fence: one decision for a whole closure, or an intent that waits for it (section 5).
 
 use super::tokens::doomed;
-use super::vote::with_vote_of;
+use super::vote::Votes;
 use super::{Ruling, Turn, decision};
 use crate::model::{
     Authority, Blocker, BranchId, BranchState, EffectId, EffectState, Escalate, Event, FenceId,
     FenceInfo, FenceStatus, MemberSet, Name, Refusal, Reply, Target, Token,
 };
-use crate::state::{Effect, Intent};
+use crate::state::Intent;
 
 impl Turn<'_> {
     pub(super) fn commit(
@@ -35,9 +35,7 @@ impl Turn<'_> {
         let closure = self.state.closure(&targets);
         let votes = self.owners_part(target, owner, &closure);
         // What misses the owner's vote gets it now, what its children have registered included.
-        let owners_vote = with_vote_of(owner);
-        let counted = |effect: &Effect| effect.is_sealed() || owners_vote(effect);
-        let blockers = self.in_the_way(&closure, &counted);
+        let blockers = self.in_the_way(&closure, Votes::WithOwner(owner));
         if blockers.is_empty() {
             // A vote that this fence uses up is said by the fence itself.
             let left = without(&votes, &closure);
@@ -200,7 +198,7 @@ impl Turn<'_> {
             let targets: Vec<EffectId> = intent.targets.iter().copied().collect();
             let closure = self.state.closure(&targets);
             let mut blockers: Vec<EffectId> = self
-                .in_the_way(&closure, &Effect::is_sealed)
+                .in_the_way(&closure, Votes::Cast)
                 .into_iter()
                 .map(|blocker| blocker.effect)
                 .collect();

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::history::Ended;
-use super::vote::with_vote_of;
+use super::vote::Votes;
 use crate::graph::Scratch;
 use crate::model::{
     BlockReason, Blocker, BranchId, BranchState, Decision, DecisionKind, EffectId, EffectState,
-    Outcome, Target,
+    Target,
 };
-use crate::state::{Effect, State, ids, raw};
+use crate::state::{State, ids, raw};
 
 /// What the fence of a target in memory would decide (C34, C35, C36). An effect that memory does not
 /// hold is settled; whoever asks looks it up in the log.
@@ -41,8 +41,7 @@ fn of_effect(state: &State, id: EffectId) -> Decision {
         EffectState::Live => {
             let owner = effect.branch;
             let all = closure(state, &[id]);
-            let vote = with_vote_of(owner);
-            let blockers = blockers(state, &all, &|member| member.is_sealed() || vote(member));
+            let blockers = blockers(state, &all, Votes::WithOwner(owner));
             let rest = all.iter().copied().filter(|member| *member != id).collect();
             judge(state, id.0, &all, rest, blockers)
         }
@@ -60,8 +59,7 @@ fn of_branch(state: &State, id: BranchId) -> Decision {
     }
     let own = state.live_of(id);
     let all = closure(state, &own);
-    let vote = with_vote_of(id);
-    let blockers = blockers(state, &all, &|member| member.is_sealed() || vote(member));
+    let blockers = blockers(state, &all, Votes::WithOwner(id));
     let last = last_of(state, &own);
     let below = all.iter().copied().filter(|member| !last.contains(member)).collect();
     judge(state, id.0, &all, below, blockers)
@@ -113,26 +111,26 @@ fn closure(state: &State, targets: &[EffectId]) -> Vec<EffectId> {
 }
 
 /// The members of a closure that keep it from being committed (I11).
-pub(super) fn blockers(
-    state: &State,
-    closure: &[EffectId],
-    voted: &dyn Fn(&Effect) -> bool,
-) -> Vec<Blocker> {
+pub(super) fn blockers(state: &State, closure: &[EffectId], votes: Votes<'_>) -> Vec<Blocker> {
     let mut blockers = Vec::new();
-    for effect in closure.iter().filter_map(|id| state.live_effect(*id)) {
+    for id in closure.iter().copied() {
+        let Some((brief, owner)) = state.effects.brief(id).filter(|(brief, _)| brief.is_live())
+        else {
+            continue;
+        };
         let block = |reason| {
-            let branch = state.branches.get(&effect.branch);
+            let branch = state.branches.get(&owner);
             Blocker {
-                effect: effect.id,
+                effect: id,
                 branch: branch.map_or_else(String::new, |branch| branch.name.clone()),
                 agent: branch.map_or_else(String::new, |branch| branch.agent.clone()),
                 reason,
             }
         };
-        if !voted(effect) {
+        if !votes.cover(state, id, brief, owner) {
             blockers.push(block(BlockReason::NoVote));
         }
-        if effect.outcome == Outcome::Unknown && !effect.is_deferred() {
+        if !brief.is_ready() {
             blockers.push(block(BlockReason::Unknown));
         }
     }
@@ -141,5 +139,5 @@ pub(super) fn blockers(
 
 /// What keeps a waiting commit of these targets from going through.
 pub fn blockers_of(state: &State, targets: &[EffectId]) -> Vec<Blocker> {
-    blockers(state, &closure(state, targets), &Effect::is_sealed)
+    blockers(state, &closure(state, targets), Votes::Cast)
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::doom::{Sentence, split};
+use super::vote::Votes;
 use super::{Fate, Ruling, Turn, decision};
 use crate::model::{
-    Blocker, BranchId, BranchState, Class, Command, EffectId, EffectState, Escalate, FenceInfo,
+    Blocker, BranchId, BranchState, Command, EffectId, EffectState, Escalate, FenceInfo,
     FenceStatus, OnConflict, Reconciliation, Refusal, Reply, Target, Trigger,
 };
-use crate::state::Effect;
 
 impl Turn<'_> {
     pub(super) fn reconcile(&mut self, command: &Command) -> Ruling<Reply> {
@@ -44,9 +44,8 @@ impl Turn<'_> {
         }
         let votes = self.authority_votes(commit, &targets, &winners, *closure);
         let all = votes.len() == winners.len();
-        let counted =
-            |effect: &Effect| all || effect.is_sealed() || votes.binary_search(&effect.id).is_ok();
-        let blockers = self.in_the_way(&winners, &counted);
+        let counted = if all { Votes::All } else { Votes::WithListed(&votes) };
+        let blockers = self.in_the_way(&winners, counted);
         if !blockers.is_empty() && *escalate == Escalate::Never {
             let target = commit.first().copied().unwrap_or(Target::Effect(EffectId(0)));
             let mut decision = decision(self.state, target);
@@ -123,7 +122,7 @@ impl Turn<'_> {
 
     /// The live effects that the commit side names (C42).
     fn winners(&self, commit: &[Target]) -> Ruling<Vec<EffectId>> {
-        let mut targets = BTreeSet::new();
+        let mut targets: Vec<EffectId> = Vec::new();
         for target in commit {
             match *target {
                 Target::Branch(id) => {
@@ -139,9 +138,7 @@ impl Turn<'_> {
                     }
                 }
                 Target::Effect(id) => match self.state.effects.get(id).map(|e| e.state) {
-                    Some(EffectState::Live) => {
-                        targets.insert(id);
-                    }
+                    Some(EffectState::Live) => targets.push(id),
                     Some(EffectState::Doomed) => return Err(self.lost(*target)),
                     None if self.history.fate(id)? == Some(Fate::Doomed) => {
                         return Err(self.lost(*target));
@@ -150,7 +147,10 @@ impl Turn<'_> {
                 },
             }
         }
-        Ok(targets.into_iter().collect())
+        // The branches' lists are ascending each, which this sort makes use of.
+        targets.sort();
+        targets.dedup();
+        Ok(targets)
     }
 
     fn lost(&self, target: Target) -> super::Stop {
@@ -170,7 +170,8 @@ impl Turn<'_> {
         winners: &[EffectId],
         losers: &Sentence,
     ) -> Option<Vec<EffectId>> {
-        let meets = winners.iter().any(|id| losers.members.binary_search(id).is_ok());
+        let meets = !losers.members.is_empty()
+            && winners.iter().any(|id| losers.members.binary_search(id).is_ok());
         if !meets {
             return None;
         }
@@ -217,9 +218,8 @@ impl Turn<'_> {
             .iter()
             .copied()
             .filter(|id| {
-                let Some(effect) = self.state.effects.get(*id) else { return false };
-                let guarded = effect.is_deferred() || effect.class == Class::Irreversible;
-                !guarded || owners.contains(&effect.branch)
+                let Some((brief, owner)) = self.state.effects.brief(*id) else { return false };
+                !brief.is_guarded() || owners.contains(&owner)
             })
             .collect()
     }

@@ -2,6 +2,7 @@
 
 use super::{Ruling, Turn};
 use crate::model::{Blocker, BranchId, EffectId, Event, MemberSet, Reply, Token};
+use crate::state::{Brief, State};
 
 impl Turn<'_> {
     pub(super) fn seal(&mut self, id: BranchId, token: Token) -> Ruling<Reply> {
@@ -39,16 +40,36 @@ impl Turn<'_> {
 
     /// The members of a closure that keep it from being committed, given votes that are about to be
     /// cast (I11).
-    pub(super) fn in_the_way(
-        &self,
-        closure: &[EffectId],
-        votes: &dyn Fn(&crate::state::Effect) -> bool,
-    ) -> Vec<Blocker> {
+    pub(super) fn in_the_way(&self, closure: &[EffectId], votes: Votes<'_>) -> Vec<Blocker> {
         super::look::blockers(self.state, closure, votes)
     }
 }
 
-/// The votes that the branch's owner would give count as given (C35).
-pub(super) fn with_vote_of(branch: BranchId) -> impl Fn(&crate::state::Effect) -> bool {
-    move |effect| effect.missing_votes.iter().all(|missing| *missing == branch)
+/// The votes that count in a look at a closure.
+#[derive(Clone, Copy)]
+pub(super) enum Votes<'a> {
+    /// Those that have been cast.
+    Cast,
+    /// These, and those that the owner of a branch would give (C35).
+    WithOwner(BranchId),
+    /// These, and the merge authority's for the effects listed, ascending.
+    WithListed(&'a [EffectId]),
+    /// The merge authority votes for every member.
+    All,
+}
+
+impl Votes<'_> {
+    /// Whether a live effect has every vote that it needs.
+    pub(super) fn cover(self, state: &State, id: EffectId, brief: Brief, owner: BranchId) -> bool {
+        match self {
+            Votes::All => true,
+            _ if brief.is_sealed() => true,
+            Votes::Cast => false,
+            Votes::WithOwner(branch) if branch == owner && brief.needs_owner_at_most() => true,
+            Votes::WithOwner(branch) => state.effects.get(id).is_some_and(|effect| {
+                effect.missing_votes.iter().all(|missing| *missing == branch)
+            }),
+            Votes::WithListed(listed) => listed.binary_search(&id).is_ok(),
+        }
+    }
 }

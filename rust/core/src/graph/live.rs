@@ -18,7 +18,7 @@ use super::pages::IdTable;
 use super::walk::Scratch;
 
 /// Stands in `ids` where the id of a slot has left the graph.
-const GONE: u64 = u64::MAX;
+pub(super) const GONE: u64 = u64::MAX;
 /// Slots are numbered below this, so that twice as many still fit in 32 bits.
 const MAX_SLOTS: usize = 1 << 31;
 /// Dead slots that are always tolerated, so that small graphs are not renumbered all the time.
@@ -35,16 +35,16 @@ const DEAD_SLOTS: usize = 1024;
 /// takes some 10 to 20 ns per edge held and comes at most once per as many removals as ids are held.
 #[derive(Debug, Clone, Default)]
 pub struct LiveGraph {
-    table: IdTable,
+    pub(super) table: IdTable,
     /// Id of each slot, or [`GONE`].
-    ids: Vec<u64>,
-    needs: Adjacency,
-    needed_by: Adjacency,
-    len: usize,
+    pub(super) ids: Vec<u64>,
+    pub(super) needs: Adjacency,
+    pub(super) needed_by: Adjacency,
+    pub(super) len: usize,
     /// The greatest id that got a slot since the last renumbering.
     newest: u64,
     /// Some slot may have a smaller id than a slot before it.
-    unordered: bool,
+    pub(super) unordered: bool,
     late: BTreeMap<u64, u64>,
     buffer: Vec<u32>,
     own: Scratch,
@@ -162,40 +162,6 @@ impl LiveGraph {
     /// At least the number of effects that rest directly on `id`, found without a walk.
     pub fn dependents_bound(&self, id: u64) -> usize {
         self.table.get(id).map_or(0, |slot| self.needed_by.entries(slot).len())
-    }
-
-    /// Ancestors: all that `targets` rest on, directly or through others, and those of the targets
-    /// that are in the graph, ascending.
-    pub fn closure(&self, scratch: &mut Scratch, targets: &[u64]) -> Vec<u64> {
-        self.reach(scratch, &self.needs, targets, |_| true)
-    }
-
-    /// The same, walking only through ids for which `keep` answers true; the others, targets
-    /// included, are left out. `keep` is asked at most once per id, in no promised order.
-    pub fn closure_where(
-        &self,
-        scratch: &mut Scratch,
-        targets: &[u64],
-        keep: impl FnMut(u64) -> bool,
-    ) -> Vec<u64> {
-        self.reach(scratch, &self.needs, targets, keep)
-    }
-
-    /// Descendants: all that rests on `targets`, directly or through others, and those of the
-    /// targets that are in the graph, ascending.
-    pub fn cascade(&self, scratch: &mut Scratch, targets: &[u64]) -> Vec<u64> {
-        self.reach(scratch, &self.needed_by, targets, |_| true)
-    }
-
-    /// The same, walking only through ids for which `keep` answers true; see
-    /// [`closure_where`](Self::closure_where).
-    pub fn cascade_where(
-        &self,
-        scratch: &mut Scratch,
-        targets: &[u64],
-        keep: impl FnMut(u64) -> bool,
-    ) -> Vec<u64> {
-        self.reach(scratch, &self.needed_by, targets, keep)
     }
 
     /// A shortest way from `from` along dependencies to `to`, both included; `None` if `from` does
@@ -374,36 +340,6 @@ impl LiveGraph {
             let newest = self.late.entry(from).or_insert(on);
             *newest = on.max(*newest);
         }
-    }
-
-    fn reach(
-        &self,
-        scratch: &mut Scratch,
-        edges: &Adjacency,
-        targets: &[u64],
-        mut keep: impl FnMut(u64) -> bool,
-    ) -> Vec<u64> {
-        scratch.begin(self.ids.len());
-        let mut finder = self.table.finder();
-        for slot in targets.iter().filter_map(|&id| finder.get(id)) {
-            scratch.meet(slot);
-        }
-        while let Some(slot) = scratch.next() {
-            let id = self.ids[slot as usize];
-            if id == GONE || !keep(id) {
-                continue;
-            }
-            scratch.found.push(slot);
-            for &next in edges.entries(slot) {
-                scratch.meet(next);
-            }
-        }
-        scratch.sort_found();
-        let mut ids: Vec<u64> = scratch.found.iter().map(|&slot| self.ids[slot as usize]).collect();
-        if self.unordered {
-            ids.sort_unstable();
-        }
-        ids
     }
 
     /// Walks down from each of `starts` in turn, with one set of marks, and answers those that no

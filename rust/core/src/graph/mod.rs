@@ -12,6 +12,7 @@ mod components;
 mod live;
 mod order;
 mod pages;
+mod reach;
 mod walk;
 
 pub use live::LiveGraph;

@@ -12,6 +12,7 @@ impl State {
     /// are passed over: that is what lets a start fold only the records that are still needed.
     pub fn apply(&mut self, seq: u64, now_ms: u64, event: &Event) {
         self.head = self.head.max(seq);
+        self.effects.refresh();
         match event {
             Event::Created { store_id, limits, policy } => {
                 self.store_id = *store_id;

@@ -6,10 +6,85 @@
 use std::collections::VecDeque;
 
 use super::effect::Effect;
-use crate::model::EffectId;
+use crate::model::{BranchId, Class, EffectId, Outcome};
 
 const PAGE: usize = 256;
-type Page = [Option<Box<Effect>>; PAGE];
+
+/// What a fence asks of an effect, in a byte: one over ten thousand effects then reads ten thousand
+/// bytes that lie side by side, and not as many places all over memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Brief(u8);
+
+impl Brief {
+    const LIVE: u8 = 1;
+    const READY: u8 = 2;
+    const SEALED: u8 = 4;
+    const OWNERS: u8 = 8;
+    const QUIET: u8 = 16;
+    const GUARDED: u8 = 32;
+    const SETTLED: u8 = 64;
+    /// The effect may have changed since.
+    const STALE: u8 = 128;
+
+    fn of(effect: &Effect) -> Self {
+        let votes_are_owners = effect.missing_votes.iter().all(|missing| *missing == effect.branch);
+        let quiet = effect.intents.is_empty() && effect.watchers.is_empty();
+        let facts = [
+            (Self::LIVE, effect.is_live()),
+            (Self::READY, effect.outcome != Outcome::Unknown || effect.is_deferred()),
+            (Self::SEALED, effect.missing_votes.is_empty()),
+            (Self::OWNERS, votes_are_owners),
+            (Self::QUIET, quiet && !effect.is_deferred()),
+            (Self::GUARDED, effect.is_deferred() || effect.class == Class::Irreversible),
+        ];
+        Brief(facts.iter().filter(|(_, holds)| *holds).map(|(bit, _)| bit).sum())
+    }
+
+    fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// Registered, neither committed nor doomed nor void.
+    pub fn is_live(self) -> bool {
+        self.has(Self::LIVE)
+    }
+
+    /// Its outcome does not keep a fence from committing it.
+    pub fn is_ready(self) -> bool {
+        self.has(Self::READY)
+    }
+
+    /// Every vote that it needs is there.
+    pub fn is_sealed(self) -> bool {
+        self.has(Self::SEALED)
+    }
+
+    /// At most the vote of the branch that owns it is missing.
+    pub fn needs_owner_at_most(self) -> bool {
+        self.has(Self::OWNERS)
+    }
+
+    /// Deferred or irreversible: the merge authority votes for it only where it names its owner.
+    pub fn is_guarded(self) -> bool {
+        self.has(Self::GUARDED)
+    }
+}
+
+struct Page {
+    cells: [Option<Box<Effect>>; PAGE],
+    briefs: [Brief; PAGE],
+    owners: [BranchId; PAGE],
+}
+
+impl Page {
+    fn new() -> Box<Self> {
+        Box::new(Page {
+            cells: [const { None }; PAGE],
+            briefs: [Brief::default(); PAGE],
+            owners: [BranchId(0); PAGE],
+        })
+    }
+}
 
 /// Effects by id.
 #[derive(Default)]
@@ -19,6 +94,8 @@ pub struct Effects {
     pages: VecDeque<Option<Box<Page>>>,
     /// How many slots of each page are filled.
     filled: VecDeque<u32>,
+    /// Effects whose brief is stale.
+    changed: Vec<EffectId>,
     len: usize,
     deferred: usize,
 }
@@ -46,16 +123,84 @@ impl Effects {
         Some((page, (id.0 % PAGE as u64) as usize))
     }
 
-    /// The effect, if it is in memory.
+    /// The effect, if it is in memory. One that a fence has settled is not, even before
+    /// [`State::tidy`](super::State::tidy) has let it go.
     pub fn get(&self, id: EffectId) -> Option<&Effect> {
         let (page, slot) = self.place(id)?;
-        self.pages[page].as_ref()?[slot].as_deref()
+        let page = self.pages[page].as_ref()?;
+        if page.briefs[slot].has(Brief::SETTLED) { None } else { page.cells[slot].as_deref() }
     }
 
-    /// The effect, if it is in memory.
+    /// The effect, if it is in memory, to change it. Its brief is read anew by
+    /// [`refresh`](Self::refresh), or until then whenever it is asked for.
     pub fn get_mut(&mut self, id: EffectId) -> Option<&mut Effect> {
         let (page, slot) = self.place(id)?;
-        self.pages[page].as_mut()?[slot].as_deref_mut()
+        let page = self.pages[page].as_mut()?;
+        let brief = &mut page.briefs[slot];
+        if brief.has(Brief::SETTLED) {
+            return None;
+        }
+        let effect = page.cells[slot].as_deref_mut()?;
+        if !brief.has(Brief::STALE) {
+            brief.0 |= Brief::STALE;
+            self.changed.push(id);
+        }
+        Some(effect)
+    }
+
+    /// Brings the briefs of changed effects up to date.
+    pub(super) fn refresh(&mut self) {
+        while let Some(id) = self.changed.pop() {
+            let Some((page, slot)) = self.place(id) else { continue };
+            let Some(page) = self.pages[page].as_mut() else { continue };
+            if let Some(effect) = page.cells[slot].as_deref()
+                && !page.briefs[slot].has(Brief::SETTLED)
+            {
+                page.briefs[slot] = Brief::of(effect);
+                page.owners[slot] = effect.branch;
+            }
+        }
+    }
+
+    /// What a fence asks of an effect in memory, and the branch that owns it; `None` also where
+    /// nothing of all that is true.
+    pub fn brief(&self, id: EffectId) -> Option<(Brief, BranchId)> {
+        let (page, slot) = self.place(id)?;
+        let page = self.pages[page].as_ref()?;
+        let brief = page.briefs[slot];
+        if brief == Brief::default() || brief.has(Brief::SETTLED) {
+            return None;
+        }
+        if brief.has(Brief::STALE) {
+            let effect = page.cells[slot].as_deref()?;
+            return Some((Brief::of(effect), effect.branch));
+        }
+        Some((brief, page.owners[slot]))
+    }
+
+    /// A fence settles an effect that nothing else waits for: from now on it is not in memory, though
+    /// its place is freed only by [`remove`](Self::remove). Whether it was such an effect.
+    pub(super) fn settle(&mut self, id: EffectId) -> bool {
+        let Some((page, slot)) = self.place(id) else { return false };
+        let Some(page) = self.pages[page].as_mut() else { return false };
+        let brief = &mut page.briefs[slot];
+        if brief.has(Brief::STALE)
+            && let Some(effect) = page.cells[slot].as_deref()
+        {
+            *brief = Brief::of(effect);
+        }
+        let quiet = brief.is_live() && brief.has(Brief::QUIET);
+        if quiet {
+            *brief = Brief(Brief::SETTLED);
+        }
+        quiet
+    }
+
+    /// An effect that a fence has settled and that is still to be let go.
+    pub(super) fn settled(&self, id: EffectId) -> Option<&Effect> {
+        let (page, slot) = self.place(id)?;
+        let page = self.pages[page].as_ref()?;
+        if page.briefs[slot].has(Brief::SETTLED) { page.cells[slot].as_deref() } else { None }
     }
 
     /// Whether the effect is in memory.
@@ -80,8 +225,10 @@ impl Effects {
         }
         let Some((page, slot)) = self.place(effect.id) else { return };
         self.deferred += usize::from(effect.is_deferred());
-        let cells = self.pages[page].get_or_insert_with(|| Box::new([const { None }; PAGE]));
-        if let Some(old) = cells[slot].replace(Box::new(effect)) {
+        let cells = self.pages[page].get_or_insert_with(Page::new);
+        cells.briefs[slot] = Brief::of(&effect);
+        cells.owners[slot] = effect.branch;
+        if let Some(old) = cells.cells[slot].replace(Box::new(effect)) {
             self.deferred -= usize::from(old.is_deferred());
         } else {
             self.filled[page] += 1;
@@ -92,7 +239,9 @@ impl Effects {
     /// Lets an effect go.
     pub fn remove(&mut self, id: EffectId) -> Option<Box<Effect>> {
         let (page, slot) = self.place(id)?;
-        let effect = self.pages[page].as_mut()?[slot].take()?;
+        let cells = self.pages[page].as_mut()?;
+        let effect = cells.cells[slot].take()?;
+        cells.briefs[slot] = Brief::default();
         self.len -= 1;
         self.deferred -= usize::from(effect.is_deferred());
         self.filled[page] -= 1;
@@ -111,8 +260,18 @@ impl Effects {
         Some(effect)
     }
 
+    /// Lets an effect go that a fence has settled; any other stays.
+    pub(super) fn remove_settled(&mut self, id: EffectId) -> Option<Box<Effect>> {
+        self.settled(id)?;
+        self.remove(id)
+    }
+
     /// All effects, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = &Effect> {
-        self.pages.iter().flatten().flat_map(|page| page.iter().filter_map(Option::as_deref))
+        self.pages.iter().flatten().flat_map(|page| {
+            let kept = page.cells.iter().zip(&page.briefs);
+            kept.filter(|(_, brief)| !brief.has(Brief::SETTLED))
+                .filter_map(|(cell, _)| cell.as_deref())
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Intent, LaterWriter, State, Timer};
+use super::{Effect, Intent, LaterWriter, State, Timer};
 use crate::model::{BranchId, EffectId, EffectState, Event, FenceId, Key, MemberSet};
 
 impl State {
@@ -87,6 +87,11 @@ impl State {
     fn fenced(&mut self, seq: u64, intent: Option<FenceId>, members: &MemberSet) {
         let fence = intent.unwrap_or(FenceId(seq));
         for id in members.iter() {
+            if self.effects.settle(id) {
+                self.live -= 1;
+                self.settles += 1;
+                continue;
+            }
             let Some(effect) = self.effects.get_mut(id) else { continue };
             effect.state = EffectState::Committed;
             effect.fence = Some(fence);
@@ -118,6 +123,15 @@ impl State {
             self.graph.remove_many(members.as_slice());
             let mut told = None;
             for id in members.iter() {
+                if let Some(mut effect) = self.effects.remove_settled(id) {
+                    effect.note(seq);
+                    let owner = effect.branch;
+                    self.let_committed_go(&effect);
+                    if told.replace(owner) != Some(owner) {
+                        self.note_committed(owner);
+                    }
+                    continue;
+                }
                 let Some(effect) = self.effects.get_mut(id) else { continue };
                 effect.note(seq);
                 let owner = effect.branch;
@@ -154,7 +168,8 @@ impl State {
     fn unhold(&mut self, members: &MemberSet) {
         let mut held: BTreeMap<BranchId, Vec<EffectId>> = BTreeMap::new();
         let mut leaving: BTreeMap<BranchId, Vec<EffectId>> = BTreeMap::new();
-        for effect in members.iter().filter_map(|id| self.effects.get(id)) {
+        let known = |id| self.effects.settled(id).or_else(|| self.effects.get(id));
+        for effect in members.iter().filter_map(known) {
             for branch in effect.held_by.iter().chain(&effect.missing_votes) {
                 let group = held.entry(*branch).or_default();
                 if group.last() != Some(&effect.id) {
@@ -190,7 +205,13 @@ impl State {
 
     /// A committed effect leaves memory; an earlier writer that stays is told of it.
     pub(super) fn settle_committed(&mut self, id: EffectId) {
-        let Some(effect) = self.effects.remove(id) else { return };
+        if let Some(effect) = self.effects.remove(id) {
+            self.let_committed_go(&effect);
+        }
+    }
+
+    fn let_committed_go(&mut self, effect: &Effect) {
+        let id = effect.id;
         self.at_work.remove(&id);
         if let Some(deadline) = effect.deadline_ms {
             self.timers.remove(&(deadline, Timer::Window(id)));

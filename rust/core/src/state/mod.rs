@@ -30,7 +30,7 @@ pub use artifact::{Artifacts, Paired, pair_named, pair_of};
 pub use branch::{Branch, Held};
 pub use breaks::{Break, Breaks};
 pub use effect::{Delivery, Effect};
-pub use effects::Effects;
+pub use effects::{Brief, Effects};
 pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
 pub use rollback::{Rollback, Step, StepStatus};
 pub use undo::{Guard, Undo};
@@ -206,6 +206,11 @@ impl State {
         self.effects.get(id).filter(|effect| effect.is_live())
     }
 
+    /// Whether the effect is in memory and live.
+    pub fn is_live(&self, id: EffectId) -> bool {
+        self.effects.brief(id).is_some_and(|(brief, _)| brief.is_live())
+    }
+
     /// The branch itself and those above it, from it up.
     pub fn lineage(&self, branch: BranchId) -> Vec<BranchId> {
         let mut line = Vec::new();
@@ -233,7 +238,7 @@ impl State {
     /// A branch's own live effects, ascending.
     pub fn live_of(&self, branch: BranchId) -> Vec<EffectId> {
         self.branches.get(&branch).map_or_else(Vec::new, |branch| {
-            branch.effects.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect()
+            branch.effects.iter().copied().filter(|id| self.is_live(*id)).collect()
         })
     }
 
@@ -253,7 +258,8 @@ impl State {
     /// All live effects that rest on these, themselves included, ascending.
     pub fn cascade(&mut self, targets: &[EffectId]) -> Vec<EffectId> {
         let (graph, effects) = (&self.graph, &self.effects);
-        let mut live = |id: u64| effects.get(EffectId(id)).is_some_and(Effect::is_live);
+        let mut live =
+            |id: u64| effects.brief(EffectId(id)).is_some_and(|(brief, _)| brief.is_live());
         ids(graph.cascade_where(&mut self.scratch, &raw(targets), &mut live))
     }
 
