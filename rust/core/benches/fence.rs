@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p effectstore --bench fence -- [--short] [--dir DIR] [--json FILE] [--only TEXT]`
 //!
-//! All operations are interleaved in random order, so that a slow moment of the disk meets all of
-//! them alike. `--memory` measures the store without a disk, which is for profiling.
+//! The operations of a section are interleaved in random order, so that a slow moment of the disk
+//! meets all of them alike; each section has a U of its own. `--memory` measures the store without a disk, which is for profiling.
 #![allow(missing_docs, clippy::pedantic)]
 
 mod support {
@@ -24,7 +24,7 @@ use support::Answer;
 use support::cases::{Abort, By, Case, Fence, Group, Register};
 use support::chance::Chance;
 use support::control::{Flush, Unit};
-use support::report::{FLUSH, Report, Row, UNIT};
+use support::report::{FLUSH, Report, Row, Section, UNIT};
 
 struct Arguments {
     short: bool,
@@ -71,13 +71,31 @@ struct Planned {
     case: Box<dyn Case>,
 }
 
+/// Operations that are interleaved with one another, and with a U of their own: a decision over ten
+/// thousand effects empties the processor's caches for whatever is measured next, so it is measured
+/// among its like.
 struct Plan<'a> {
     arguments: &'a Arguments,
-    root: &'a Path,
+    root: PathBuf,
+    title: &'static str,
     all: Vec<Planned>,
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    fn new(arguments: &'a Arguments, root: &Path, title: &'static str) -> Answer<Self> {
+        let root = root.join(title.replace(' ', "-"));
+        std::fs::create_dir_all(&root)?;
+        let mut plan = Plan { arguments, root, title, all: Vec::new() };
+        plan.add(UNIT, "", 1, |dir| Unit::open(dir.unwrap_or(Path::new("."))))?;
+        let probe = plan.root.join("probe");
+        plan.add(FLUSH, "", 1, |_| Flush::open(&probe))?;
+        Ok(plan)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.len() == 2
+    }
+
     /// Adds a case, if it is asked for, with the directory that it may use.
     fn add<C: Case + 'static>(
         &mut self,
@@ -100,41 +118,15 @@ impl Plan<'_> {
     }
 }
 
-fn plan<'a>(arguments: &'a Arguments, root: &'a Path) -> Answer<Plan<'a>> {
-    let mut plan = Plan { arguments, root, all: Vec::new() };
-    plan.add(UNIT, "", 1, |dir| Unit::open(dir.unwrap_or(root)))?;
-    plan.add(FLUSH, "", 1, |_| Flush::open(&root.join("probe")))?;
+fn small<'a>(arguments: &'a Arguments, root: &Path) -> Answer<Plan<'a>> {
+    let mut plan = Plan::new(arguments, root, "one effect at a time")?;
     for degree in [1, 8, 64] {
         let name = format!("register, {degree} dependencies");
         plan.add(&name, "<= 1.20 U", 1, |dir| Register::new(dir, degree, 0))?;
     }
-    for (count, every) in [(100, 2), (1_000, 4), (10_000, 20)] {
-        for degree in [1, 8, 64] {
-            let asked = match (count, degree) {
-                (100, _) => "<= 1.15 U",
-                (1_000, _) => "<= 1.4 U",
-                (_, 64) => "<= 3.0 U",
-                _ => "<= 1.7 U",
-            };
-            let name = format!("fence {count} x {degree}");
-            plan.add(&name, asked, every, |dir| Fence::new(dir, count, degree, By::Reconcile))?;
-        }
-        let name = format!("fence {count} x 64 by its newest effect");
-        let asked = ["<= 1.15 U", "<= 1.4 U", "<= 3.0 U"]
-            [(count > 100) as usize + (count > 1_000) as usize];
-        plan.add(&name, asked, every, |dir| Fence::new(dir, count, 64, By::Newest))?;
-        let name = format!("fence {count} x 8 by the owner");
-        plan.add(&name, "", every, |dir| Fence::new(dir, count, 8, By::Owner))?;
-        let name = format!("abort {count} x 8");
-        plan.add(&name, "fence + 0.5 U", every, |dir| Ok(Abort::new(dir, count, 8, false)))?;
-        let name = format!("abort {count} x 8 and its plan");
-        plan.add(&name, "", every, |dir| Ok(Abort::new(dir, count, 8, true)))?;
-    }
-    for threads in [1, 8, 64] {
-        let ending = if threads == 1 { "" } else { "s" };
-        let name = format!("group commit, {threads} thread{ending}, per register");
-        let lasting = Duration::from_millis(300);
-        plan.add(&name, "", 20, |dir| Ok(Group::new(dir, threads, lasting)))?;
+    for degree in [1, 8, 64] {
+        let name = format!("fence 100 x {degree}");
+        plan.add(&name, "<= 1.15 U", 2, |dir| Fence::new(dir, 100, degree, By::Reconcile))?;
     }
     let long = if arguments.short { ("100k", 100_000) } else { ("1M", 1_000_000) };
     for (name, history) in [("1k", 1_000), long] {
@@ -142,6 +134,48 @@ fn plan<'a>(arguments: &'a Arguments, root: &'a Path) -> Answer<Plan<'a>> {
         plan.add(&register, "", 1, |dir| Register::new(dir, 8, history))?;
         let fence = format!("fence 64 x 8, history {name}");
         plan.add(&fence, "", 2, |dir| Fence::aged(dir, 64, 8, history))?;
+    }
+    Ok(plan)
+}
+
+fn large<'a>(arguments: &'a Arguments, root: &Path) -> Answer<Plan<'a>> {
+    let mut plan = Plan::new(arguments, root, "large decisions")?;
+    for (count, every) in [(100, 2), (1_000, 4), (10_000, 8)] {
+        for degree in [1, 8, 64] {
+            let asked = asked_of(count, degree);
+            if count > 100 {
+                let name = format!("fence {count} x {degree}");
+                plan.add(&name, asked, every, |dir| Fence::new(dir, count, degree, By::Reconcile))?;
+            }
+        }
+        let name = format!("fence {count} x 64 by its newest effect");
+        plan.add(&name, asked_of(count, 64), every, |dir| Fence::new(dir, count, 64, By::Newest))?;
+        let name = format!("fence {count} x 8 by the owner");
+        plan.add(&name, asked_of(count, 8), every, |dir| Fence::new(dir, count, 8, By::Owner))?;
+        let name = format!("abort {count} x 8");
+        plan.add(&name, "fence + 0.5 U", every, |dir| Ok(Abort::new(dir, count, 8, false)))?;
+        let name = format!("abort {count} x 8 and its plan");
+        plan.add(&name, "", every, |dir| Ok(Abort::new(dir, count, 8, true)))?;
+    }
+    Ok(plan)
+}
+
+fn asked_of(count: u64, degree: u64) -> &'static str {
+    match (count, degree) {
+        (100, _) => "<= 1.15 U",
+        (1_000, _) => "<= 1.4 U",
+        (_, 64) => "<= 3.0 U",
+        _ => "<= 1.7 U",
+    }
+}
+
+fn threads<'a>(arguments: &'a Arguments, root: &Path) -> Answer<Plan<'a>> {
+    let mut plan = Plan::new(arguments, root, "many threads")?;
+    for threads in [1, 8, 64] {
+        let ending = if threads == 1 { "" } else { "s" };
+        let name = format!("group commit, {threads} thread{ending}, per register");
+        let lasting = Duration::from_millis(300);
+        plan.add(&name, "", 8, |dir| Ok(Group::new(dir, threads, lasting)))?;
     }
     Ok(plan)
 }
@@ -156,9 +190,27 @@ fn main() -> Answer<()> {
 }
 
 fn run(arguments: &Arguments, root: &Path) -> Answer<()> {
-    let mut plan = plan(arguments, root)?;
+    let mut sections = Vec::new();
+    for make in [small, large, threads] {
+        let mut plan = make(arguments, root)?;
+        if plan.is_empty() {
+            continue;
+        }
+        interleave(&mut plan, arguments.rounds)?;
+        let rows = plan.all.into_iter().map(|planned| planned.row).collect();
+        sections.push(Section { title: plan.title, rows });
+    }
+    let report = Report { sections };
+    println!("{}", report.markdown());
+    if let Some(file) = &arguments.json {
+        std::fs::write(file, report.json())?;
+    }
+    Ok(())
+}
+
+fn interleave(plan: &mut Plan<'_>, rounds: u64) -> Answer<()> {
     let mut chance = Chance::new(7);
-    for round in 0..arguments.rounds {
+    for round in 0..rounds {
         let mut order: Vec<usize> = (0..plan.all.len()).collect();
         chance.shuffle(&mut order);
         for place in order {
@@ -169,11 +221,6 @@ fn run(arguments: &Arguments, root: &Path) -> Answer<()> {
                 planned.row.times.push(took);
             }
         }
-    }
-    let report = Report { rows: plan.all.into_iter().map(|planned| planned.row).collect() };
-    println!("{}", report.markdown());
-    if let Some(file) = &arguments.json {
-        std::fs::write(file, report.json())?;
     }
     Ok(())
 }

@@ -99,9 +99,6 @@ pub enum By {
     Reconcile,
     /// The owner of the one branch commits it.
     Owner,
-    /// `reconcile(closure=True)` of the newest effect, which drags all others along: every edge is
-    /// walked.
-    Newest,
 }
 
 /// One decision that commits `count` effects.
@@ -142,14 +139,12 @@ fn fence(site: &Site, targets: Vec<Target>) -> Answer<usize> {
 
 impl Case for Fence {
     fn once(&mut self) -> Answer<Duration> {
-        let chained = self.by == By::Newest;
-        let receipts = self.site.register_graph(self.count, self.degree, chained)?;
+        let receipts = self.site.register_graph(self.count, self.degree, false)?;
         self.site.report_done(&receipts)?;
-        let newest = receipts.last().map(|receipt| Target::Effect(receipt.effect));
-        let targets = if chained { newest.into_iter().collect() } else { self.site.targets() };
+        let targets = self.site.targets();
         let began = Instant::now();
         let committed = match self.by {
-            By::Reconcile | By::Newest => fence(&self.site, targets)?,
+            By::Reconcile => fence(&self.site, targets)?,
             By::Owner => {
                 let branch = &self.site.branches[0];
                 let target = Target::Branch(branch.id);
@@ -236,6 +231,11 @@ impl Case for Group {
         let mut payloads = Payloads::default();
         let call = made.call(&mut payloads);
         let call = Registration { writes: Vec::new(), follows: Follows::These(Vec::new()), ..call };
+        // A new store writes its reserve of zeroes with its first batches.
+        for _ in 0..16 {
+            let placed = made.placed(0, call.clone(), call.follows.clone());
+            made.store.register(vec![placed], payloads.clone(), 0)?;
+        }
         let began = Instant::now();
         let (site, lasting) = (&made, self.lasting);
         let counts = std::thread::scope(|scope| {

@@ -76,13 +76,9 @@ pub(super) struct Engine {
     queue: Mutex<Queue>,
     /// How long a writer waits for its turn.
     patience: Duration,
-<<<<<<< HEAD
     time: StoreTime,
-=======
     /// Tells a gathering leader that all whom it waits for are there.
     gathered: Condvar,
-    clock: Option<Clock>,
->>>>>>> 85771ad (Let callers share a flush also on a quiet disk)
     command_seed: [u8; 32],
     commands: AtomicU64,
 }
@@ -126,12 +122,8 @@ impl Engine {
             core: Mutex::new(core),
             queue: Mutex::new(Queue::default()),
             patience,
-<<<<<<< HEAD
             time,
-=======
             gathered: Condvar::new(),
-            clock,
->>>>>>> 85771ad (Let callers share a flush also on a quiet disk)
             command_seed,
             commands: AtomicU64::new(0),
         })
