@@ -99,6 +99,9 @@ pub enum By {
     Reconcile,
     /// The owner of the one branch commits it.
     Owner,
+    /// `reconcile(closure=True)` of the newest effect, which drags all others along: every edge is
+    /// walked.
+    Newest,
 }
 
 /// One decision that commits `count` effects.
@@ -139,12 +142,14 @@ fn fence(site: &Site, targets: Vec<Target>) -> Answer<usize> {
 
 impl Case for Fence {
     fn once(&mut self) -> Answer<Duration> {
-        let receipts = self.site.register_graph(self.count, self.degree, false)?;
+        let chained = self.by == By::Newest;
+        let receipts = self.site.register_graph(self.count, self.degree, chained)?;
         self.site.report_done(&receipts)?;
-        let targets = self.site.targets();
+        let newest = receipts.last().map(|receipt| Target::Effect(receipt.effect));
+        let targets = if chained { newest.into_iter().collect() } else { self.site.targets() };
         let began = Instant::now();
         let committed = match self.by {
-            By::Reconcile => fence(&self.site, targets)?,
+            By::Reconcile | By::Newest => fence(&self.site, targets)?,
             By::Owner => {
                 let branch = &self.site.branches[0];
                 let target = Target::Branch(branch.id);
