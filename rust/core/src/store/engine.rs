@@ -8,17 +8,17 @@
 //!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::holds::Holds;
 use super::options::{Clock, MachineClock};
+use super::queue::{Queue, Request};
 use super::time::{Anchored, StoreTime};
 use crate::codec::Record;
 use crate::decide::{Stop, Verdict, decide};
@@ -26,12 +26,6 @@ use crate::error::Error;
 use crate::log::{Batch, Past, Payloads, load};
 use crate::model::{Command, Reply};
 use crate::storage::{ReadView, Storage, StorageError, WriteTurn};
-
-/// How long a leader waits at most for callers that were there a moment ago.
-const GATHER_MOST: Duration = Duration::from_millis(1);
-
-/// How long it waits for the next one of them.
-const GATHER_SLICE: Duration = Duration::from_micros(100);
 
 /// How many records a writer may be behind when it asks for its turn: it folds the rest while others
 /// wait for it.
@@ -43,42 +37,14 @@ const PART_RECORDS: u64 = 20_000;
 /// Bytes of records after which a batch is closed and the next one begins.
 const BATCH_BYTES: u64 = 32 << 20;
 
-const WAITING: u8 = 0;
-const LEADING: u8 = 1;
-const ANSWERED: u8 = 2;
-
-/// One caller's command and, later, its answer.
-struct Request {
-    command: Command,
-    payloads: Payloads,
-    id: [u8; 16],
-    answer: Mutex<Option<Result<Reply, Error>>>,
-    stage: AtomicU8,
-    thread: Thread,
-}
-
-#[derive(Default)]
-struct Queue {
-    requests: VecDeque<Arc<Request>>,
-    leader: bool,
-    /// How many callers there were around the last batch: in it, or queued when it ended.
-    callers: usize,
-    /// How long the last batch took, its flush included.
-    last_batch: Duration,
-    /// A leader waits for callers.
-    gathering: bool,
-}
-
 /// The write path of one open store.
 pub(super) struct Engine {
     pub(super) storage: Arc<dyn Storage>,
     core: Mutex<Core>,
-    queue: Mutex<Queue>,
+    queue: Queue,
     /// How long a writer waits for its turn.
     patience: Duration,
     time: StoreTime,
-    /// Tells a gathering leader that all whom it waits for are there.
-    gathered: Condvar,
     command_seed: [u8; 32],
     commands: AtomicU64,
 }
@@ -120,10 +86,9 @@ impl Engine {
         Ok(Engine {
             storage,
             core: Mutex::new(core),
-            queue: Mutex::new(Queue::default()),
+            queue: Queue::default(),
             patience,
             time,
-            gathered: Condvar::new(),
             command_seed,
             commands: AtomicU64::new(0),
         })
@@ -185,65 +150,27 @@ impl Engine {
         if matches!(command, Command::Register { .. } | Command::CreateBranch { .. }) {
             self.storage.reserve_ok()?;
         }
-        let request = Arc::new(Request {
-            command,
-            payloads,
-            id: self.command_id(),
-            answer: Mutex::new(None),
-            stage: AtomicU8::new(WAITING),
-            thread: std::thread::current(),
-        });
-        let leads = {
-            let mut queue = unpoisoned(&self.queue);
-            queue.requests.push_back(Arc::clone(&request));
-            if queue.gathering && queue.requests.len() >= queue.callers {
-                self.gathered.notify_one();
-            }
-            !std::mem::replace(&mut queue.leader, true)
-        };
-        if !leads {
-            while request.stage.load(Ordering::Acquire) == WAITING {
-                std::thread::park();
-            }
-        }
-        if request.stage.load(Ordering::Acquire) != ANSWERED {
+        let request = Request::new(self.command_id(), command, payloads);
+        if self.queue.join(&request) {
             self.lead();
         }
-        let answer = unpoisoned(&request.answer).take();
-        answer.unwrap_or_else(|| {
-            Err(Error::Storage(StorageError::Poisoned { cause: "a leader left no answer".into() }))
-        })
+        request.answer()
     }
 
     /// Decides what is queued, one's own command among it, and hands the lead on.
     fn lead(&self) {
-        self.gather();
+        self.queue.gather();
         let turn = self.take_turn();
         let mut core = unpoisoned(&self.core);
-        let requests: Vec<Arc<Request>> = {
-            let mut queue = unpoisoned(&self.queue);
-            queue.requests.drain(..).collect()
-        };
+        let requests = self.queue.take_all();
         let began = Instant::now();
         let answers = self.work(&mut core, turn, &requests);
         let took = began.elapsed();
         drop(core);
-        let next = {
-            let mut queue = unpoisoned(&self.queue);
-            let next = queue.requests.front().cloned();
-            queue.leader = next.is_some();
-            queue.callers = requests.len() + queue.requests.len();
-            queue.last_batch = took;
-            next
-        };
-        if let Some(next) = next {
-            next.stage.store(LEADING, Ordering::Release);
-            next.thread.unpark();
-        }
+        // The disk is not left idle while answers are handed out.
+        self.queue.hand_on(requests.len(), took);
         for (request, answer) in requests.iter().zip(answers) {
-            *unpoisoned(&request.answer) = Some(answer);
-            request.stage.store(ANSWERED, Ordering::Release);
-            request.thread.unpark();
+            request.tell(answer);
         }
     }
 
@@ -270,28 +197,6 @@ impl Engine {
             }
         }
         self.storage.take_turn(self.patience)
-    }
-
-    /// Waits a moment for callers that have just been answered and will ask again, so that they
-    /// share the flush: as long as they keep coming, and no longer than a flush takes. A lone caller
-    /// never waits. The wait sleeps: on few cores a spinning leader keeps away whom it waits for.
-    fn gather(&self) {
-        let began = Instant::now();
-        let mut queue = unpoisoned(&self.queue);
-        let most = queue.last_batch.clamp(GATHER_SLICE, GATHER_MOST);
-        queue.gathering = true;
-        while queue.callers > 1 && queue.requests.len() < queue.callers && began.elapsed() < most {
-            let before = queue.requests.len();
-            queue = self
-                .gathered
-                .wait_timeout(queue, GATHER_SLICE)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if queue.requests.len() == before {
-                break;
-            }
-        }
-        queue.gathering = false;
     }
 
     /// Works through requests in batches of bounded size.

@@ -10,6 +10,7 @@ mod keep;
 mod kept;
 mod look;
 mod options;
+mod queue;
 mod story;
 mod time;
 mod verbs;
