@@ -1,8 +1,11 @@
 """Running what callers give: handlers of inverses, probes and deferred tools, plain or async."""
 
 import asyncio
+import contextlib
 import contextvars
+import functools
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from effectstore._choices import Missing
 from effectstore._context import undo_scope
 from effectstore._effect import problem
-from effectstore._errors import ContentMismatchError, PermanentError, RetryLaterError
+from effectstore._errors import ContentMismatchError, EffectStoreError, PermanentError, RetryLaterError
 from effectstore._rollback import Step
 from effectstore._time import to_ms
 from effectstore._tool import handler_of, known_tools
@@ -31,8 +34,23 @@ ProgressHook: TypeAlias = Callable[[Progress], Any]
 """Called after each attempt."""
 
 
+Late: TypeAlias = Callable[[bool, Any], None]
+"""Told how a handler ended that had outlived its time: whether it returned, and what it returned or raised."""
+
+
+logger = logging.getLogger("effectstore")
+
+
 class HandlerTimeoutError(Exception):
     """A handler took longer than `handler_timeout`."""
+
+
+class HandlerCancelledError(Exception):
+    """An async handler ended with a `CancelledError` that nobody outside of it had asked for."""
+
+
+INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What ends a worker and says nothing of the handler that it was raised in."""
 
 
 def find(handlers: Handlers, tool: str) -> Handler | None:
@@ -66,28 +84,40 @@ class Caller:
         self._runner: asyncio.Runner | None = None
         self._threads: ThreadPoolExecutor | None = None
 
-    def call(self, handler: Handler, args: Any, subject: Any) -> Any:
-        """What the handler returns. Raises `HandlerTimeoutError`; a plain handler then goes on in its thread."""
+    def call(self, handler: Handler, args: Any, subject: Any, late: Late | None = None) -> Any:
+        """What the handler returns.
+
+        Raises `HandlerTimeoutError`; a plain handler then goes on in its thread, and `late` is told how it ended.
+        """
         if self._timeout_s is None or inspect.iscoroutinefunction(handler):
             found = handler(args, subject)
         else:
-            found = self._in_thread(lambda: handler(args, subject))
+            found = self._in_thread(lambda: handler(args, subject), late)
         return self._awaited(found) if inspect.isawaitable(found) else found
 
-    def _in_thread(self, work: Callable[[], Any]) -> Any:
-        box: list[Any] = []
+    def _in_thread(self, work: Callable[[], Any], late: Late | None) -> Any:
+        box: list[tuple[bool, Any]] = []
+        given_up = False
+        lock = threading.Lock()
         context = contextvars.copy_context()
 
         def run() -> None:
             try:
-                box.append((True, context.run(work)))
+                found = True, context.run(work)
             except BaseException as error:  # noqa: BLE001  # Carried over to the thread that waits.
-                box.append((False, error))
+                found = False, error
+            with lock:
+                box.append(found)
+                tell = late if given_up else None
+            if tell is not None:
+                tell(*found)
 
         thread = threading.Thread(target=run, name="effectstore-handler", daemon=True)
         thread.start()
         thread.join(self._timeout_s)
-        if not box:
+        with lock:
+            given_up = not box
+        if given_up:
             raise HandlerTimeoutError(f"no answer within {self._timeout_s} s")
         ran, value = box[0]
         if ran:
@@ -104,6 +134,11 @@ class Caller:
             except TimeoutError as error:
                 if limit.expired():
                     raise HandlerTimeoutError(f"no answer within {timeout_s} s") from error
+                raise
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling() == 0:
+                    raise HandlerCancelledError("it was cancelled from within") from error
                 raise
 
         if self._runner is None:
@@ -127,6 +162,32 @@ class Caller:
             self._runner.close()
         if self._threads is not None:
             self._threads.shutdown()
+
+
+def _overrun(step: Step, returned: bool, value: Any) -> None:  # noqa: FBT001  # As `Late` has it.
+    """Report how a handler ended whose attempt was given up. The core refuses it, and takes it as evidence."""
+    try:
+        if returned:
+            step.complete()
+        else:
+            step.fail(value)
+    except EffectStoreError as error:
+        logger.info("a handler of step %d ended after its time: %s", step.id, error.code)
+
+
+def _failed(error: Exception) -> "core._StepEnd":
+    """How an attempt ended whose handler raised this."""
+    match error:
+        case RetryLaterError():
+            return "later", None, *problem(error), _later_ms(error.after)
+        case ContentMismatchError():
+            return "mismatched", None, *problem(error), 0
+        case PermanentError():
+            return "permanent", None, *problem(error), 0
+        case HandlerTimeoutError():
+            return "timed_out", None, *problem(error), 0
+        case _:
+            return "failed", None, *problem(error), 0
 
 
 class Worker:
@@ -179,7 +240,7 @@ class Worker:
             self._failed_progress = error
             self._stop.set()
 
-    def _attempt(self, step: Step) -> "core._StepEnd":  # noqa: PLR0911  # One for each way to end.
+    def _attempt(self, step: Step) -> "core._StepEnd":
         handler = find(self._handlers, step.tool)
         if handler is None:
             return "leave" if self._missing == "leave" else "no_handler", None, "", "", 0
@@ -188,20 +249,20 @@ class Worker:
                 try:
                     if self._never_happened(step):
                         return "never_happened", None, "", "", 0
-                    result = self._caller.call(handler, step.args, step)
+                    late = functools.partial(_overrun, step)
+                    result = self._caller.call(handler, step.args, step, late)
                 except HandlerTimeoutError:
                     undo.lingers = True
                     raise
-        except RetryLaterError as error:
-            return "later", None, *problem(error), _later_ms(error.after)
-        except ContentMismatchError as error:
-            return "mismatched", None, *problem(error), 0
-        except PermanentError as error:
-            return "permanent", None, *problem(error), 0
-        except HandlerTimeoutError as error:
-            return "timed_out", None, *problem(error), 0
         except Exception as error:  # noqa: BLE001  # Whatever a handler raises is an attempt that failed.
-            return "failed", None, *problem(error), 0
+            return _failed(error)
+        except INTERRUPTS:
+            raise
+        except BaseException as error:
+            # Not ours to swallow, and still the handler's: the attempt is recorded as failed, then the error passes.
+            with contextlib.suppress(EffectStoreError):
+                step.fail(error)
+            raise
         return "completed", self._result(result), "", "", 0
 
     def _never_happened(self, step: Step) -> bool:

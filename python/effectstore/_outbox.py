@@ -105,6 +105,7 @@ class Outbox:
         timeout: Seconds = 0,
     ) -> Delivery | None:
         """The next effect for this agent (`"*"`: for any), or `None` if none comes within `timeout` seconds."""
+        refuse_new_work()
         names = [tools] if isinstance(tools, str) else None if tools is None else list(tools)
         lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
         info = self._session.handle.deliver(text(agent, "agent"), names, lease_ms, wait_ms)

@@ -57,7 +57,10 @@ class Retry(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Policy(Plain):
-    """Rules of the store that its owners may set. Times are `Seconds`; `key_retention=None` keeps keys for ever."""
+    """Rules of the store that its owners may set. Times are `Seconds`; `key_retention=None` keeps keys for ever.
+
+    `confirm_within` is how long a downstream agent has for each of its turns to undo its part of a rollback.
+    """
 
     require_inverse: bool = True
     auto_keys: int = 5

@@ -307,3 +307,57 @@ fn i09_a_stale_holder_signals_no_break() {
     assert_eq!(store.run(&stale).unwrap_err().code(), "stale_token");
     assert_eq!((count(&store, "doomed"), count(&store, "refused")), (0, 1));
 }
+
+#[test]
+fn i13_random_breaks_never_turn_recorded_order_round_and_leave_nothing_stuck() {
+    let mut seed = 0x5eed_u64;
+    let mut roll = |sides: u64| {
+        // An LCG is chance enough for choosing among a handful of shapes.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % sides
+    };
+    let keys = ["K", "L", "M", "X"];
+    for _ in 0..40 {
+        let mut store = Store::new(policy());
+        let names = ["a", "b", "c", "d"];
+        let lines = names.map(|name| store.branch(name));
+        for _ in 0..12 {
+            let mut call = write(keys[roll(4) as usize]);
+            if roll(2) == 0 {
+                call = call.reads(keys[roll(4) as usize]);
+            }
+            if roll(3) == 0 {
+                call.follows = Follows::These(Vec::new());
+            }
+            // A branch that was stopped takes no more work.
+            let line = lines[roll(4) as usize];
+            if let Ok(effect) = store.try_register(line, call) {
+                store.done(effect).unwrap();
+            }
+            if roll(6) == 0 {
+                let upstream: Vec<&str> = names.into_iter().filter(|_| roll(2) == 0).collect();
+                let broke = roll(4) as usize;
+                let others: Vec<&str> =
+                    upstream.into_iter().filter(|name| *name != names[broke]).collect();
+                signal(&mut store, lines[broke], &others);
+            }
+        }
+        let rest: Vec<u64> = store.state.effects.iter().map(|effect| effect.id.0).collect();
+        store.abort(&rest);
+        let (nodes, edges) = store.state.undo_edges();
+        let effects: Vec<u64> =
+            nodes.into_iter().filter(|id| store.state.effects.contains(EffectId(*id))).collect();
+        let order = store.undo_all();
+        let mut undone = order.clone();
+        undone.sort_unstable();
+        assert_eq!(undone, effects, "something is stuck");
+        let place = |id: u64| order.iter().position(|undone| *undone == id);
+        for (first, then, why) in edges {
+            if let (Some(first), Some(then)) = (place(first), place(then)) {
+                assert!(first < then, "{why:?} is turned round");
+            }
+        }
+        let held = store.state.breaks.known.values().filter(|known| !known.confirmed).count();
+        assert_eq!(held, 0, "an order outlives its confirmation");
+    }
+}

@@ -16,9 +16,10 @@ use effectstore::codec::Record;
 use effectstore::decide::decide;
 use effectstore::log::{Batch, Index, Past, Payloads, Tail};
 use effectstore::model as real;
-use effectstore::model::{BranchId, Command, Event, Observed, Placed};
+use effectstore::model::{BranchId, Command, Event, Observed, Placed, Target};
 use effectstore::state::State;
 use effectstore::storage::{LmdbStorage, MemoryStorage, ReadView, Storage, StorageOptions};
+use effectstore::store::{BreakSignal, CompensateOptions, Handled, NewBranch};
 use effectstore::{EffectStore, Options};
 use model::dice::{self, Setting};
 use model::peer::Peer;
@@ -139,7 +140,8 @@ fn played(setting: &Setting, seed: u64) -> (tempfile::TempDir, Arc<LmdbStorage>)
     let mut options = Options::default();
     let moment = Arc::clone(&clock);
     options.clock = Some(Arc::new(move || moment.load(Ordering::SeqCst)));
-    options.policy = Some(setting.real_policy());
+    // Sequences of two agents: some do not confirm in time.
+    options.policy = Some(real::Policy { confirm_within_ms: 100_000, ..setting.real_policy() });
     options.limits = Some(setting.real_limits());
     let store = EffectStore::open(&path, options.clone()).unwrap();
     let mut play = Play::new(setting, clock, Peer::new(store, options, Some(path.clone())));
@@ -172,4 +174,80 @@ fn i10_commands_decided_again_at_their_positions_give_the_recorded_events() {
         }
     }
     assert!(commands > 100, "only {commands} commands were decided again");
+}
+
+/// A branch with one call that ran, on a store whose time is `clock`.
+fn ran(store: &EffectStore, name: &str, key: &str, reads: &str) -> (BranchId, real::Token) {
+    let new = NewBranch { agent: Some(name.to_owned()), ..NewBranch::named(name) };
+    let branch = store.create_branch(new).unwrap();
+    let mut payloads = Payloads::default();
+    let args = payloads.put(b"\xf6".to_vec());
+    let undo = real::Inverse::call("undo", Some(args));
+    let call = real::Registration::new("do", args).writes(key).reads(reads).inverse(undo);
+    let placed = Placed { branch: branch.id, token: branch.token, call };
+    let receipt = store.register(vec![placed], payloads, 0).unwrap()[0];
+    let token = receipt.token.unwrap();
+    store.done(receipt.effect, token, vec![0xf6], None, Payloads::default(), true).unwrap();
+    (branch.id, branch.token)
+}
+
+#[test]
+fn i10_breaks_notices_and_confirmations_decided_again_give_the_recorded_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let clock = Arc::new(AtomicU64::new(1_800_000_000_000));
+    let mut options = Options::default();
+    let moment = Arc::clone(&clock);
+    options.clock = Some(Arc::new(move || moment.load(Ordering::SeqCst)));
+    let wait = |ms: u64| clock.fetch_add(ms, Ordering::SeqCst);
+    let store = EffectStore::open(&path, options.clone()).unwrap();
+    let (up, up_token) = ran(&store, "up", "U", "none");
+    let (down, _) = ran(&store, "down", "D", "U");
+    ran(&store, "side", "S", "D");
+    let signal = BreakSignal {
+        reason: "lost".into(),
+        upstream: vec!["up".into(), "far".into()],
+        ack_within_ms: 1_000,
+        ..BreakSignal::default()
+    };
+    store.signal_break(down, signal.clone()).unwrap();
+    store.signal_break(down, BreakSignal { recoverable: false, ..signal }).unwrap();
+    let abort = store.abort(Target::Branch(up), up_token, "follows", None).unwrap();
+    let notices = store.notices("*", 0, 100).unwrap();
+    store.ack_notice(notices[0].id, &notices[0].agent).unwrap();
+    assert!(store.ack_notice(notices[1].id, "nobody").is_err());
+    wait(1_000);
+    store.tick().unwrap();
+    // Opened anew between the signal and what follows from it.
+    store.close().unwrap();
+    drop(store);
+    let store = EffectStore::open(&path, options).unwrap();
+    wait(300_000);
+    store.tick().unwrap();
+    let rollback = store.rollback(abort.rollbacks[0].max(abort.rollback.unwrap())).unwrap();
+    assert!(!rollback.report.downstream_confirmed);
+    let all = CompensateOptions::default();
+    let done = store.compensate(&all, &mut |_| Handled::Completed(None)).unwrap();
+    assert!(done.report.clean(), "{done:?}");
+    for notice in store.notices("*", 0, 100).unwrap() {
+        store.ack_notice(notice.id, &notice.agent).unwrap();
+    }
+    store.verify(None).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let storage = LmdbStorage::open(&path, &StorageOptions::default()).unwrap();
+    let view = storage.read().unwrap();
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for group in groups(view.as_ref()) {
+        for record in &group.records {
+            *kinds.entry(record.header.event.kind()).or_default() += 1;
+        }
+    }
+    for kind in ["break_signalled", "notified", "notice_acknowledged", "break_unheard"] {
+        assert!(kinds.contains_key(kind), "{kind} never happened: {kinds:?}");
+    }
+    for kind in ["break_confirmed", "confirm_by", "step_failed"] {
+        assert!(kinds.contains_key(kind), "{kind} never happened: {kinds:?}");
+    }
+    decide_again(view.as_ref());
 }

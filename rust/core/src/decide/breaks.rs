@@ -195,9 +195,11 @@ impl Turn<'_> {
             BreakSeverity::Permanent | BreakSeverity::Catastrophic => Severity::Critical,
         };
         let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let branch = self.state.branches.get(&known.signal.branch);
+        let branch = branch
+            .map_or_else(|| known.signal.branch.to_string(), |branch| format!("{:?}", branch.name));
         let text = format!(
-            "BREAK {signal} of branch {} ({}) is not acknowledged by {}{others}; make sure that they stopped, and acknowledge for them",
-            known.signal.branch,
+            "BREAK {signal} of branch {branch} ({}) is not acknowledged by {}{others}; make sure that they stopped, and acknowledge for them",
             known.signal.severity.name(),
             silent.join(", "),
         );

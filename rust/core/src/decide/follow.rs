@@ -56,6 +56,7 @@ impl Turn<'_> {
             self.finish_if_clean(id);
         }
         self.confirm_breaks();
+        self.watch_confirmations(from);
     }
 
     /// Judges the steps that the events from a place on concern (C49, C60).
@@ -168,7 +169,7 @@ impl Turn<'_> {
     /// Fails a due step that cannot be run, approved or not.
     pub(super) fn judge(&mut self, id: EffectId) {
         let Some(effect) = self.state.effects.get(id) else { return };
-        if !effect.step.as_ref().is_some_and(|step| step.is_pending()) {
+        if !effect.step.as_ref().is_some_and(|step| step.is_pending() || step.is_unconfirmed()) {
             return;
         }
         let rollback = effect.rollback.and_then(|rollback| self.state.rollbacks.get(&rollback));

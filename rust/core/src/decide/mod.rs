@@ -10,6 +10,7 @@ mod artifact;
 mod branch;
 mod breaks;
 mod commit;
+mod confirm;
 mod doom;
 mod evidence;
 mod follow;

@@ -49,7 +49,7 @@ impl Turn<'_> {
         for effect in members {
             let step = self.state.effects.get(effect).and_then(|known| known.step.as_ref());
             if let Some(StepStatus::Failed { kind, problem, writer, waived: false }) =
-                step.map(|step| step.status.clone())
+                step.filter(|step| !step.is_unconfirmed()).map(|step| step.status.clone())
             {
                 let waived = true;
                 self.emit(Event::StepFailed {
@@ -81,12 +81,7 @@ impl Turn<'_> {
     fn may_claim(&self, id: EffectId, spec: &ClaimSpec) -> Ruling<bool> {
         let Some(effect) = self.state.effects.get(id) else { return Ok(false) };
         let (Some(step), Some(inverse)) = (&effect.step, &effect.inverse) else { return Ok(false) };
-        let rested = match &step.status {
-            StepStatus::Pending { again_ms } => again_ms.is_none_or(|again| again <= self.now_ms),
-            // Another worker, or the next pass, may have the handler that was missing.
-            StepStatus::Failed { kind: FailureKind::NoHandler, .. } => true,
-            _ => false,
-        };
+        let rested = step.may_begin(self.now_ms);
         // A manual inverse has no call: it waits for the person that resolves it.
         let Some(call) = inverse.calls.get(step.place) else { return Ok(false) };
         let approved = effect

@@ -7,7 +7,7 @@ use crate::state::{StepStatus, Timer};
 
 impl Turn<'_> {
     /// Branch leases in order of creation, then leases of steps and deliveries, then deadlines,
-    /// then acknowledgements.
+    /// then confirmations and acknowledgements.
     pub(super) fn due(&mut self) {
         let over = (self.now_ms, Timer::Acks(BreakId(u64::MAX)));
         let mut fallen: Vec<(Timer, u64)> =
@@ -28,6 +28,7 @@ impl Turn<'_> {
                     self.emit(Event::DeliveryHeld { effect, until_ms: None });
                 }
                 Timer::Window(effect) => self.expire_window(effect),
+                Timer::Confirm(rollback) => self.confirmation_due(rollback),
                 Timer::Acks(signal) => self.escalate_break(signal),
             }
         }

@@ -679,6 +679,15 @@ pub enum Event {
         #[n(0)]
         signal: super::BreakId,
     },
+    /// Until when the agents of a rollback are to confirm; nobody watches it (`None`) while nothing
+    /// of it can move.
+    #[n(62)]
+    ConfirmBy {
+        #[n(0)]
+        rollback: RollbackId,
+        #[n(1)]
+        until_ms: Option<u64>,
+    },
     /// An artifact was created; this record's number is its id. The record after a primary's is that
     /// of its compensation.
     #[n(64)]
@@ -804,6 +813,7 @@ impl Event {
             Event::NoticeAcknowledged { .. } => "notice_acknowledged",
             Event::BreakUnheard { .. } => "break_unheard",
             Event::BreakConfirmed { .. } => "break_confirmed",
+            Event::ConfirmBy { .. } => "confirm_by",
             Event::ArtifactCreated { .. } => "artifact_created",
             Event::ArtifactMoved { .. } => "artifact_moved",
             Event::ArtifactFailed { .. } => "artifact_failed",

@@ -92,7 +92,10 @@ impl State {
             | Event::StepDiscarded { .. }
             | Event::StepRetried { .. }
             | Event::StepResolved { .. }
-            | Event::StepDue { .. } => self.fold_step(seq, event),
+            | Event::StepDue { .. } => self.fold_step(seq, now_ms, event),
+            Event::ConfirmBy { rollback, until_ms } => {
+                self.fold_confirm_by(seq, *rollback, *until_ms);
+            }
             Event::RollbackFinished { rollback, report } => {
                 self.fold_finished(seq, *rollback, report);
             }

@@ -179,7 +179,7 @@ impl State {
 }
 
 /// All that has to be finished before one of these, directly or through others.
-fn before(ends: &[u64], edges: &Edges) -> BTreeSet<u64> {
+pub(super) fn before(ends: &[u64], edges: &Edges) -> BTreeSet<u64> {
     let mut backwards: Vec<(u64, u64)> =
         edges.iter().map(|(first, then, _)| (*then, *first)).collect();
     backwards.sort_unstable();

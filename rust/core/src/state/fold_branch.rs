@@ -26,7 +26,10 @@ impl State {
                 self.take_branch(seq, now_ms, *branch, *worker_gone);
             }
             Event::BranchResumed { branch } => self.resume_branch(seq, now_ms, *branch),
-            Event::BranchMerged { branch } => self.merge_branch(seq, *branch),
+            Event::BranchMerged { branch } => {
+                self.owners.clear();
+                self.merge_branch(seq, *branch);
+            }
             Event::BranchLeased { branch, until_ms } => {
                 if let Some(known) = self.branches.get_mut(branch) {
                     known.lease_record = Some(seq);

@@ -127,6 +127,9 @@ impl State {
             trigger: doom.trigger,
             reason: doom.reason.clone(),
             created_ms: now_ms,
+            moved_ms: now_ms,
+            confirm_by_ms: None,
+            confirm_record: None,
             approvals: Vec::new(),
             approved: false,
             denied: false,
@@ -244,9 +247,13 @@ impl State {
     /// Folds that nothing is left of a rollback: its members go, as far as no undo may bring them
     /// back.
     pub(super) fn fold_finished(&mut self, seq: u64, id: RollbackId, report: &Report) {
+        self.forget_confirmation(id);
+        self.owners.remove(&id);
         let Some(rollback) = self.rollbacks.get_mut(&id) else { return };
         rollback.finished = Some(report.clone());
         rollback.open = false;
+        // Members that leave memory take with them what they did.
+        rollback.moved_ms = 0;
         rollback.grown = false;
         rollback.note(seq);
         let members = rollback.members.clone();
@@ -276,6 +283,7 @@ impl State {
                 self.recall(seq, recalled);
             }
         }
+        self.owners.clear();
         // Edges among the recalled may be late ones, so they are drawn when all are there.
         for recalled in effects {
             for on in &recalled.registered.rests_on {
@@ -434,6 +442,9 @@ fn recalled_rollback(id: RollbackId, seq: u64, report: &Report) -> Rollback {
         trigger: Trigger::Automatic,
         reason: String::new(),
         created_ms: 0,
+        moved_ms: 0,
+        confirm_by_ms: None,
+        confirm_record: None,
         approvals: Vec::new(),
         approved: true,
         denied: false,

@@ -17,15 +17,17 @@ enum Move<'a> {
 }
 
 impl State {
-    pub(super) fn fold_step(&mut self, seq: u64, event: &Event) {
+    pub(super) fn fold_step(&mut self, seq: u64, now_ms: u64, event: &Event) {
         let Some((id, change)) = self.change_of(seq, event) else { return };
         let Some(effect) = self.effects.get_mut(id) else { return };
         let rollback = effect.rollback;
         let Some(step) = effect.step.as_mut() else { return };
         let before = step.status.clone();
         let discarded = matches!(change, Move::Discarded);
+        let anew = matches!(change, Move::Due | Move::Retried);
         step.turn(seq, change);
         let after = step.status.clone();
+        let moved = anew || step.is_finished();
         if discarded && after == StepStatus::Discarded && effect.outcome == Outcome::Unknown {
             // The probe's word counts as a report of the call.
             effect.outcome = Outcome::NotRun;
@@ -35,9 +37,13 @@ impl State {
         self.order_after(id, &before, &after);
         if let Some(known) = rollback.and_then(|id| self.rollbacks.get_mut(&id)) {
             known.grown |= before == StepStatus::Discarded && after != before;
+            if moved {
+                known.moved_ms = now_ms;
+            }
             if !known.open && matches!(after, StepStatus::Pending { .. }) {
                 known.open = true;
                 known.note(seq);
+                self.owners.clear();
                 self.order = None;
             }
         }

@@ -11,6 +11,7 @@ mod apply;
 mod artifact;
 mod branch;
 mod breaks;
+mod confirm;
 mod effect;
 mod effects;
 mod fold_branch;
@@ -29,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use artifact::{Artifacts, Paired, pair_named, pair_of};
 pub use branch::{Branch, Held};
 pub use breaks::{Break, Breaks};
+pub use confirm::Owners;
 pub use effect::{Delivery, Effect};
 pub use effects::{Brief, Effects};
 pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
@@ -81,6 +83,8 @@ pub enum Timer {
     Delivery(EffectId),
     /// An inverse's deadline.
     Window(EffectId),
+    /// The time of the agents of a rollback to confirm.
+    Confirm(RollbackId),
     /// The time to acknowledge a BREAK.
     Acks(BreakId),
 }
@@ -126,6 +130,8 @@ pub struct State {
     pub awake: BTreeSet<FenceId>,
     /// Rollbacks in memory.
     pub rollbacks: BTreeMap<RollbackId, Rollback>,
+    /// Whose effects each of them undoes, as far as somebody asked.
+    pub owners: BTreeMap<RollbackId, Owners>,
     /// Which inverses may start; rebuilt when the plan changes.
     pub order: Option<Undo>,
     /// Committed deferred effects that are still to run.
@@ -174,6 +180,7 @@ impl Default for State {
             intents: BTreeMap::new(),
             awake: BTreeSet::new(),
             rollbacks: BTreeMap::new(),
+            owners: BTreeMap::new(),
             order: None,
             outbox: BTreeSet::new(),
             approvals: BTreeMap::new(),
@@ -343,7 +350,7 @@ impl State {
         self.keys.needed(&mut needed);
         needed.extend(self.intents.keys().map(|id| id.0));
         for rollback in self.rollbacks.values() {
-            needed.extend(rollback.records.iter().copied());
+            needed.extend(rollback.records.iter().copied().chain(rollback.confirm_record));
         }
         for approval in self.approvals.values() {
             needed.extend(approval.records.iter().copied());

@@ -126,6 +126,23 @@ impl Step {
         matches!(self.status, StepStatus::Failed { .. })
     }
 
+    /// Its agent did not confirm in time.
+    pub fn is_unconfirmed(&self) -> bool {
+        matches!(self.status, StepStatus::Failed { kind: FailureKind::Unconfirmed, .. })
+    }
+
+    /// A worker may begin it, as far as only its own state counts: it is due, or it failed for want
+    /// of a handler or a confirmation, which another worker, or a later one, may have.
+    pub fn may_begin(&self, now_ms: u64) -> bool {
+        match &self.status {
+            StepStatus::Pending { again_ms } => again_ms.is_none_or(|again| again <= now_ms),
+            StepStatus::Failed { kind, .. } => {
+                matches!(kind, FailureKind::NoHandler | FailureKind::Unconfirmed)
+            }
+            _ => false,
+        }
+    }
+
     /// It waits for a worker.
     pub fn is_pending(&self) -> bool {
         matches!(self.status, StepStatus::Pending { .. })
@@ -172,6 +189,12 @@ pub struct Rollback {
     pub open: bool,
     /// Evidence gave a step to a member that had none, after the last approval was asked for.
     pub grown: bool,
+    /// When a step of it last ended well or became due anew, in milliseconds.
+    pub moved_ms: u64,
+    /// Until when its agents are to confirm, in milliseconds; nobody watches it where there is none.
+    pub confirm_by_ms: Option<u64>,
+    /// The record that says so; older ones are not needed.
+    pub confirm_record: Option<u64>,
     /// How many of its members are in memory.
     pub held: usize,
     /// Its report at the last time that nothing was left.

@@ -62,6 +62,7 @@ impl State {
             .map(|rollback| rollback.id)
             .collect();
         for rollback in gone {
+            self.forget_confirmation(rollback);
             self.rollbacks.remove(&rollback);
             self.approvals.retain(|_, approval| {
                 approval.info.subject != crate::model::Subject::Rollback(rollback)
@@ -93,6 +94,7 @@ impl State {
         }
         self.awake.extend(self.intents.keys().copied());
         self.order = None;
+        self.owners.clear();
     }
 
     /// Where two states differ, in words; `None` where they are equal. Scratch space and hints do
@@ -111,61 +113,68 @@ impl State {
                 return Some(difference);
             }
         }
-        let text = |state: &State| -> Vec<(&'static str, String)> {
-            vec![
-                (
-                    "settings",
-                    format!(
-                        "{:?}",
-                        (&state.limits, &state.policy, &state.frozen, state.incarnation)
-                    ),
-                ),
-                (
-                    "branches",
-                    format!(
-                        "{:?}",
-                        state.branches.values().map(State::branch_text).collect::<Vec<_>>()
-                    ),
-                ),
-                (
-                    "intents",
-                    format!(
-                        "{:?}",
-                        state
-                            .intents
-                            .values()
-                            .map(|i| (i.id, &i.targets, i.committed))
-                            .collect::<Vec<_>>()
-                    ),
-                ),
-                (
-                    "rollbacks",
-                    format!(
-                        "{:?}",
-                        state
-                            .rollbacks
-                            .values()
-                            .map(|r| (r.id, &r.approvals, r.approved, r.denied))
-                            .collect::<Vec<_>>()
-                    ),
-                ),
-                (
-                    "approvals",
-                    format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>()),
-                ),
-                ("alerts", format!("{:?}", state.alerts.keys().collect::<Vec<_>>())),
-                ("breaks", state.breaks.text()),
-                ("artifacts", format!("{:?}", state.artifacts)),
-                ("outbox", format!("{:?}", state.outbox)),
-                ("running", format!("{:?}", state.running)),
-                ("timers", format!("{:?}", state.timers)),
-                ("live", format!("{}", state.live)),
-            ]
-        };
-        text(self)
+        self.parts()
             .into_iter()
-            .zip(text(other))
+            .zip(other.parts())
             .find_map(|((name, left), (_, right))| compare(name, left, right))
+    }
+
+    /// All but the effects that counts in a comparison, as text.
+    fn parts(&self) -> Vec<(&'static str, String)> {
+        let state = self;
+        vec![
+            (
+                "settings",
+                format!("{:?}", (&state.limits, &state.policy, &state.frozen, state.incarnation)),
+            ),
+            (
+                "branches",
+                format!(
+                    "{:?}",
+                    state.branches.values().map(State::branch_text).collect::<Vec<_>>()
+                ),
+            ),
+            (
+                "intents",
+                format!(
+                    "{:?}",
+                    state
+                        .intents
+                        .values()
+                        .map(|i| (i.id, &i.targets, i.committed))
+                        .collect::<Vec<_>>()
+                ),
+            ),
+            (
+                "rollbacks",
+                format!(
+                    "{:?}",
+                    state
+                        .rollbacks
+                        .values()
+                        .map(|r| (
+                            r.id,
+                            &r.approvals,
+                            r.approved,
+                            r.denied,
+                            r.moved_ms,
+                            r.confirm_by_ms
+                        ))
+                        .collect::<Vec<_>>()
+                ),
+            ),
+            (
+                "approvals",
+                format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>()),
+            ),
+            ("alerts", format!("{:?}", state.alerts.keys().collect::<Vec<_>>())),
+            ("breaks", state.breaks.text()),
+            ("artifacts", format!("{:?}", state.artifacts)),
+            ("outbox", format!("{:?}", state.outbox)),
+            ("running", format!("{:?}", state.running)),
+            ("timers", format!("{:?}", state.timers)),
+            ("live", format!("{}", state.live)),
+        ]
     }
 
     fn effect_text(&self, effect: &Effect) -> String {

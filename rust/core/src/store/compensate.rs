@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 use super::{EffectStore, Payloads};
 use crate::error::Error;
 use crate::model::{
-    ApprovalId, ClaimSpec, EffectId, OnFailure, Placed, Refusal, Report, Retry, RollbackId,
-    RollbackState, StepEnd, StepHold, StepInfo,
+    ApprovalId, ClaimSpec, EffectId, OnFailure, Refusal, Report, Retry, RollbackId, RollbackState,
+    StepEnd, StepHold, StepInfo,
 };
 
 thread_local! {
     /// Steps whose handlers run on this thread, with their stores: such code makes no new work (I16).
-    static HANDLING: RefCell<Vec<([u8; 16], RollbackId)>> = const { RefCell::new(Vec::new()) };
+    static HANDLING: RefCell<Vec<Handling>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Refuses registrations by the code of a handler.
-pub(super) fn outside_of_handlers(store: &EffectStore, calls: &[Placed]) -> Result<(), Error> {
-    let here = store.store_id()?;
-    let inside = HANDLING.with_borrow(|handling| {
-        handling.iter().rev().find(|(store, _)| *store == here).map(|(_, rollback)| *rollback)
-    });
-    let Some(rollback) = inside else { return Ok(()) };
-    let branch = match calls.first() {
-        Some(placed) => store.branch(placed.branch)?.name,
-        None => String::new(),
-    };
+/// A step whose handler runs: its store, its rollback, its effect.
+type Handling = ([u8; 16], RollbackId, EffectId);
+
+/// Refuses registrations, reads and another compensation by the code of a handler.
+pub(super) fn outside_of_handlers(store: &EffectStore) -> Result<(), Error> {
+    let inside = HANDLING.with_borrow(|handling| handling.last().copied());
+    let Some((of, rollback, effect)) = inside else { return Ok(()) };
+    if of != store.store_id()? {
+        return Ok(());
+    }
+    let branch = store.effect(effect)?.branch_name;
     Err(Refusal::CompensationScope { branch, rollback }.into())
 }
 
@@ -96,12 +96,14 @@ impl EffectStore {
     /// `handler` runs outside of any transaction.
     ///
     /// # Errors
-    /// [`Refusal::NotFound`] for what is no rollback; whatever makes the store unusable.
+    /// [`Refusal::NotFound`] for what is no rollback; [`Refusal::CompensationScope`] in a handler (I16);
+    /// whatever makes the store unusable.
     pub fn compensate(
         &self,
         options: &CompensateOptions,
         handler: &mut dyn FnMut(&StepInfo) -> Handled,
     ) -> Result<CompensationReport, Error> {
+        outside_of_handlers(self)?;
         let mut touched: BTreeSet<RollbackId> = BTreeSet::new();
         match options.rollback {
             Some(rollback) => {
@@ -154,7 +156,7 @@ impl EffectStore {
             }
         }
         let Ok(store) = self.store_id() else { return Handled::Stop };
-        HANDLING.with_borrow_mut(|handling| handling.push((store, step.rollback)));
+        HANDLING.with_borrow_mut(|handling| handling.push((store, step.rollback, step.effect)));
         let _leave = Leave;
         handler(step)
     }

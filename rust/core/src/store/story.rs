@@ -344,7 +344,7 @@ pub(super) fn reference(seq: u64, event: &Event) -> u64 {
         | Event::WindowPassed { effect } => effect.0,
         Event::Fenced { intent, .. } => intent.map_or(seq, |intent| intent.0),
         Event::IntentEnded { intent, .. } => intent.0,
-        Event::RollbackFinished { rollback, .. } => rollback.0,
+        Event::RollbackFinished { rollback, .. } | Event::ConfirmBy { rollback, .. } => rollback.0,
         Event::ApprovalAnswered { approval, .. } | Event::ApprovalStale { approval, .. } => {
             approval.0
         }

@@ -137,7 +137,7 @@ impl EffectStore {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        super::compensate::outside_of_handlers(self, &calls)?;
+        super::compensate::outside_of_handlers(self)?;
         if wait_ms == 0 {
             // Nobody will ask again, so nothing need be kept for it.
             let command = Command::Register { calls, observed: Vec::new() };
@@ -163,6 +163,7 @@ impl EffectStore {
         since: Option<u64>,
         wait_ms: u64,
     ) -> Result<Vec<Observation>, Error> {
+        super::compensate::outside_of_handlers(self)?;
         self.wait_to_read(branch, &keys, wait_ms)?;
         let durable = self.engine().lock()?.joined.contains(&branch);
         let command = Command::Observe { branch, token, keys, since, durable };
@@ -202,6 +203,7 @@ impl EffectStore {
         token: Token,
         keys: Vec<Read>,
     ) -> Result<Vec<Observation>, Error> {
+        super::compensate::outside_of_handlers(self)?;
         let command = Command::ObserveLate { effect, token, keys };
         expect!(self.submit(command), Reply::Observations(seen) => seen)
     }

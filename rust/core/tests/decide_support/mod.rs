@@ -328,7 +328,7 @@ pub fn summary(state: &State) -> Vec<String> {
         }
     }
     lines.extend(state.rollbacks.values().map(|rollback| format!("{rollback:?}")));
-    let own = |timer: &Timer| matches!(timer, Timer::Acks(_));
+    let own = |timer: &Timer| matches!(timer, Timer::Acks(_) | Timer::Confirm(_));
     let timers: Vec<_> = state.timers.iter().filter(|(_, timer)| own(timer)).collect();
     lines.push(format!("{:?} {timers:?}", state.breaks.notices));
     lines.extend(state.breaks.known.values().map(|known| {

@@ -101,6 +101,8 @@ impl Setting {
                 max_delay_ms: retry.max_delay_ms,
                 jitter: 0.0,
             },
+            // The model knows no limit to confirm, so none is ever over.
+            confirm_within_ms: u64::MAX,
             ..real::Policy::default()
         }
     }
