@@ -150,10 +150,12 @@ impl Turn<'_> {
                 *id
             }
         };
-        // An earlier item of this call, which the record names by its id.
-        if id.0 >= self.next() && batch.items.contains(&id) {
+        // An earlier item of this call, which the record names by its id: new ones are numbered one
+        // after another from here.
+        let new = self.next()..self.next() + batch.new.len() as u64;
+        if new.contains(&id.0) {
             rests_on.insert(id);
-            return Ok(batch.deferred.contains(&id));
+            return Ok(batch.deferred.binary_search(&id).is_ok());
         }
         let doomed = || Refusal::DoomedDependency { dependency: id, key: None };
         match self.state.effects.get(id) {
