@@ -531,7 +531,8 @@ class Store(Frozen, Bound):
     def verify(self, from_head: Verification | tuple[int, bytes | str] | None = None) -> Verification:
         """Check chain, indexes and invariants. With a head that was kept elsewhere it also finds a cut tail.
 
-        Raises `CorruptedError` with the first bad place.
+        Raises `CorruptedError` with the first bad place. Of a store in which a later version has written it checks
+        numbers, chain and payloads, and says so in `newer`.
         """
         head: tuple[int, bytes] | None = None
         if isinstance(from_head, Verification):
@@ -539,8 +540,8 @@ class Store(Frozen, Bound):
         elif from_head is not None:
             number, digest = from_head
             head = number, bytes.fromhex(digest) if isinstance(digest, str) else digest
-        records, last, chain = self._session.handle.verify(head)
-        return Verification(records, last, chain.hex())
+        records, last, chain, newer = self._session.handle.verify(head)
+        return Verification(records, last, chain.hex(), newer)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the store into a directory that does not exist yet, while it is in use."""

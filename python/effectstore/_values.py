@@ -400,11 +400,15 @@ class Plan(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Verification(Plain):
-    """What `verify` walked. `head` and `head_hash` may be kept elsewhere and given to a later `verify`."""
+    """What `verify` walked. `head` and `head_hash` may be kept elsewhere and given to a later `verify`.
+
+    `newer` is the first record of a kind that a later version wrote: from there on only the chain could be checked.
+    """
 
     records: int
     head: int
     head_hash: str
+    newer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

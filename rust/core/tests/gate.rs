@@ -167,8 +167,9 @@ fn two_looping_writers_take_turns() {
         let [.., mean, longest, passed] = said[..] else { panic!("{said:?}") };
         println!("mean wait {mean} us, longest {longest} us, {passed} turns of others");
         // Counted in turns, since a flush of a busy machine may take any time; and whom the
-        // scheduler leaves out for one of its slices is not waiting at the gate.
-        assert!(passed <= 20 || longest < 50_000, "{passed} turns of others in {longest} us");
+        // scheduler of a loaded machine leaves out is not waiting at the gate. A polled lock starves
+        // a process for longer than this.
+        assert!(passed <= 20 || longest < 500_000, "{passed} turns of others in {longest} us");
     }
     assert_eq!(check(&storage), 1003);
 }

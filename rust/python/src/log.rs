@@ -55,16 +55,16 @@ impl Handle {
         Ok(found.into_iter().map(Into::into).collect())
     }
 
-    /// Records checked, and the head: its number and its hash.
+    /// Records checked, the head (its number and its hash), and the first record of a later version.
     #[pyo3(signature = (from_head))]
     fn verify(
         &self,
         py: Python<'_>,
         from_head: Option<(u64, [u8; 32])>,
-    ) -> PyResult<(u64, u64, [u8; 32])> {
+    ) -> PyResult<(u64, u64, [u8; 32], Option<u64>)> {
         let found = call(py, || self.store()?.verify(from_head))?;
         let (number, hash) = found.head;
-        Ok((found.records, number, hash))
+        Ok((found.records, number, hash, found.newer))
     }
 
     fn backup(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {

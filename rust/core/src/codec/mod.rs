@@ -8,7 +8,9 @@
 mod record;
 mod refs;
 
-pub use record::{DecodeError, Header, HeaderRef, PayloadItem, Record, chain, encode};
+pub use record::{
+    DecodeError, Frame, Header, HeaderRef, Newer, PayloadItem, Record, chain, encode,
+};
 pub use refs::payload_refs;
 
 /// Payloads above this many bytes lie in chunks in the blob table.

@@ -142,16 +142,26 @@ pub fn encode<'p>(
     Ok(hash)
 }
 
-impl Record {
-    /// Decodes a record. Allocates for what is there, never for a length that is claimed.
+/// A record's parts, without what its header says: that needs no knowledge of kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The header's bytes, which the chain covers.
+    pub header_bytes: Vec<u8>,
+    /// Its payloads, in the order of their references.
+    pub payloads: Vec<(PayloadRef, PayloadItem)>,
+    /// Its chain hash.
+    pub hash: [u8; 32],
+}
+
+impl Frame {
+    /// Takes a record apart. Allocates for what is there, never for a length that is claimed.
     ///
     /// # Errors
     /// Where the bytes are no record, or an inline payload does not match its hash.
-    pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
+    pub fn decode(bytes: &[u8]) -> Result<Frame, DecodeError> {
         let mut decoder = Decoder::new(bytes);
-        let header: Header = decoder.decode()?;
-        let end = decoder.position();
-        let header_bytes = bytes[..end].to_vec();
+        decoder.skip()?;
+        let header_bytes = bytes[..decoder.position()].to_vec();
         let mut payloads = Vec::new();
         for reference in payload_refs(&header_bytes)? {
             let item = match decoder.datatype()? {
@@ -179,6 +189,55 @@ impl Record {
         if decoder.position() != bytes.len() {
             return Err(DecodeError("bytes after the chain hash".into()));
         }
+        Ok(Frame { header_bytes, payloads, hash })
+    }
+}
+
+/// What can be told of a record that a later version of this program wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newer {
+    /// When it was written, in milliseconds of the store's clock.
+    pub time_ms: u64,
+    /// The index of its event; this program may know it, and not what is in it.
+    pub event: u64,
+}
+
+impl Newer {
+    /// Looks at a header that cannot be decoded; `None` if it is damaged rather than newer. That its
+    /// bytes fit the chain is for the caller to check.
+    pub fn of(header: &[u8]) -> Option<Newer> {
+        let known = minicbor::decode::<Header>(header);
+        // What every version keeps: the map with integer keys, and the event's index.
+        if !known.is_err_and(|error| error.is_unknown_variant()) {
+            return None;
+        }
+        let mut decoder = Decoder::new(header);
+        let mut newer = Newer { time_ms: 0, event: 0 };
+        for _ in 0..decoder.map().ok()?? {
+            match decoder.u64().ok()? {
+                0 => newer.time_ms = decoder.u64().ok()?,
+                4 => {
+                    let before = decoder.position();
+                    decoder.array().ok()?;
+                    newer.event = decoder.u64().ok()?;
+                    decoder.set_position(before);
+                    decoder.skip().ok()?;
+                }
+                _ => decoder.skip().ok()?,
+            }
+        }
+        Some(newer)
+    }
+}
+
+impl Record {
+    /// Decodes a record. Allocates for what is there, never for a length that is claimed.
+    ///
+    /// # Errors
+    /// Where the bytes are no record, or an inline payload does not match its hash.
+    pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
+        let header = Self::decode_header(bytes)?;
+        let Frame { header_bytes, payloads, hash } = Frame::decode(bytes)?;
         Ok(Record { header, header_bytes, payloads, hash })
     }
 

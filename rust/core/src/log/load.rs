@@ -4,11 +4,12 @@ use std::ops::ControlFlow;
 
 use super::index::LIVENESS_ROW;
 use super::{Index, Tail, corrupted, liveness};
-use crate::codec::Record;
+use crate::codec::{Frame, Newer, Record, chain};
 use crate::state::State;
 use crate::storage::{ReadView, StorageError, Table, WriteBatch};
 
 /// What a store holds in memory once it is open.
+#[derive(Default)]
 pub struct Loaded {
     /// The live state.
     pub state: State,
@@ -38,7 +39,7 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
             let Some(bytes) = view.record(seq)? else {
                 return Err(corrupted(format!("record {seq}")));
             };
-            fold(&mut state, seq, &bytes)?;
+            fold(view, &mut state, seq, &bytes)?;
         }
         state.tidy();
         state.forget_absent();
@@ -46,7 +47,7 @@ pub fn load(view: &dyn ReadView) -> Result<Loaded, StorageError> {
     let mut failed = None;
     let from = index.folded_at + 1;
     view.scan(from, &mut |seq, bytes| {
-        let folded = fold(&mut state, seq, bytes)
+        let folded = fold(view, &mut state, seq, bytes)
             .and_then(|header| index.recall(view, seq, &header.event, &state));
         match folded {
             Ok(()) => ControlFlow::Continue(()),
@@ -93,7 +94,7 @@ pub fn catch_up(
     };
     let mut failed = None;
     view.scan(known.head + 1, &mut |seq, bytes| {
-        let folded = fold(state, seq, bytes).map(|header| {
+        let folded = fold(view, state, seq, bytes).map(|header| {
             index.learn(&header.event, state);
             if mark.as_ref().is_some_and(|mark| mark.head == seq) {
                 // Whoever wrote this record folded the liveness table behind it.
@@ -136,12 +137,43 @@ fn tail_at(view: &dyn ReadView, head: u64) -> Result<Tail, StorageError> {
     Ok(Tail { head, hash })
 }
 
-fn fold(state: &mut State, seq: u64, bytes: &[u8]) -> Result<crate::codec::Header, StorageError> {
-    let header = Record::decode_header(bytes)
-        .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+fn fold(
+    view: &dyn ReadView,
+    state: &mut State,
+    seq: u64,
+    bytes: &[u8],
+) -> Result<crate::codec::Header, StorageError> {
+    let header = Record::decode_header(bytes).map_err(|error| {
+        newer_record(view, seq, bytes)
+            .unwrap_or_else(|| corrupted(format!("record {seq}: {error}")))
+    })?;
     state.tidy();
     state.apply(seq, header.time_ms, &header.event);
     Ok(header)
+}
+
+/// The error of a record that a later version of this program wrote: what it says fits the chain and
+/// cannot be folded.
+fn newer_record(view: &dyn ReadView, seq: u64, bytes: &[u8]) -> Option<StorageError> {
+    let frame = Frame::decode(bytes).ok()?;
+    let newer = Newer::of(&frame.header_bytes)?;
+    let before = match seq {
+        1 => [0; 32],
+        _ => Record::stored_hash(&view.record(seq - 1).ok()??)?,
+    };
+    (chain(&before, seq, &frame.header_bytes) == frame.hash).then(|| newer_kind(seq, newer))
+}
+
+/// The refusal of what needs the state, where a later version of this program has written.
+pub(super) fn newer_kind(seq: u64, newer: Newer) -> StorageError {
+    StorageError::Format {
+        reason: format!(
+            "record {seq} (event {}) was written by a later version of this program, so what comes \
+             after it is not known here; upgrade this one. Meanwhile the log can be read, verified, \
+             exported and backed up",
+            newer.event
+        ),
+    }
 }
 
 /// Folds the whole log and builds every table anew in `into`, an empty storage's batch.
@@ -157,7 +189,7 @@ pub fn replay(view: &dyn ReadView, into: &mut dyn WriteBatch) -> Result<Loaded, 
         if left == 0 {
             index.prepare_fold(&mut state, seq - 1);
         }
-        let step = fold(&mut state, seq, bytes).and_then(|header| {
+        let step = fold(view, &mut state, seq, bytes).and_then(|header| {
             if left == 0 {
                 index.write_fold(into, seq - 1)?;
             }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::corrupted;
-use crate::codec::{PayloadItem, Record};
+use crate::codec::{Frame, PayloadItem, Record};
 use crate::storage::{ReadView, StorageError, WriteBatch};
 
 /// The first item of the file.
@@ -65,9 +65,9 @@ fn export_one(
     bytes: &[u8],
 ) -> Result<(), StorageError> {
     write_item(out, bytes)?;
-    let record =
-        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
-    for (reference, item) in &record.payloads {
+    let frame =
+        Frame::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+    for (reference, item) in &frame.payloads {
         if *item == PayloadItem::Blob {
             write_item(out, &super::payload::read_blob(view, reference)?)?;
         }

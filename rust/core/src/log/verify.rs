@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::{Tail, corrupted, replay};
-use crate::codec::{Record, chain};
+use crate::codec::{Frame, Newer, Record, chain};
 use crate::storage::{MemoryStorage, ReadView, Storage, StorageError, StorageOptions, Table};
 
 /// What was verified.
@@ -14,6 +14,10 @@ pub struct VerifyReport {
     pub records: u64,
     /// The last record and its hash: keep it elsewhere, and a later `verify` finds a cut tail.
     pub head: (u64, [u8; 32]),
+    /// The first record of a kind that a later version of this program wrote, if there is one. Then
+    /// numbers, chain and payloads were checked to the end; tables and state were not, since they
+    /// cannot be built here.
+    pub newer: Option<u64>,
 }
 
 /// Walks the whole log: numbers, chain, payload hashes; then replays it and compares every table and
@@ -25,7 +29,11 @@ pub fn verify(
     view: &dyn ReadView,
     from_head: Option<(u64, [u8; 32])>,
 ) -> Result<VerifyReport, StorageError> {
-    let tail = chain_of(view, from_head)?;
+    let (tail, newer) = chain_of(view, from_head)?;
+    let checked = VerifyReport { records: tail.head, head: (tail.head, tail.hash), newer };
+    if newer.is_some() {
+        return Ok(checked);
+    }
     let rebuilt = MemoryStorage::new([0; 16], &StorageOptions::default());
     let mut batch = rebuilt.write()?;
     let replayed = replay(view, batch.as_mut())?;
@@ -38,17 +46,21 @@ pub fn verify(
     if let Some(difference) = replayed.state.difference(&loaded.state) {
         return Err(corrupted(format!("the liveness table: {difference}")));
     }
-    Ok(VerifyReport { records: tail.head, head: (tail.head, tail.hash) })
+    Ok(checked)
 }
 
-fn chain_of(view: &dyn ReadView, from_head: Option<(u64, [u8; 32])>) -> Result<Tail, StorageError> {
-    let mut tail = Tail::default();
+fn chain_of(
+    view: &dyn ReadView,
+    from_head: Option<(u64, [u8; 32])>,
+) -> Result<(Tail, Option<u64>), StorageError> {
+    let (mut tail, mut newer) = (Tail::default(), None);
     let mut found = from_head.is_none();
     let mut failed = None;
     view.scan(1, &mut |seq, bytes| {
         let checked = check(&tail, seq, bytes);
         match checked {
-            Ok(hash) => {
+            Ok((hash, known)) => {
+                newer = newer.or((!known).then_some(seq));
                 tail = Tail { head: seq, hash };
                 if let Some((head, known)) = from_head
                     && head == seq
@@ -72,20 +84,26 @@ fn chain_of(view: &dyn ReadView, from_head: Option<(u64, [u8; 32])>) -> Result<T
             "record {head}: the log does not hold the head that is known"
         )));
     }
-    Ok(tail)
+    Ok((tail, newer))
 }
 
-fn check(tail: &Tail, seq: u64, bytes: &[u8]) -> Result<[u8; 32], StorageError> {
+/// Checks a record, and says whether this version knows its kind.
+fn check(tail: &Tail, seq: u64, bytes: &[u8]) -> Result<([u8; 32], bool), StorageError> {
     if seq != tail.head + 1 {
         return Err(corrupted(format!("record {} is missing", tail.head + 1)));
     }
-    let record =
-        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
-    let hash = chain(&tail.hash, seq, &record.header_bytes);
-    if hash != record.hash {
+    let bad = |error| corrupted(format!("record {seq}: {error}"));
+    let frame = Frame::decode(bytes).map_err(bad)?;
+    let known = match Record::decode_header(bytes) {
+        Ok(_) => true,
+        Err(_) if Newer::of(&frame.header_bytes).is_some() => false,
+        Err(error) => return Err(bad(error)),
+    };
+    let hash = chain(&tail.hash, seq, &frame.header_bytes);
+    if hash != frame.hash {
         return Err(corrupted(format!("record {seq} does not fit the chain")));
     }
-    Ok(hash)
+    Ok((hash, known))
 }
 
 fn same_rows(

@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::engine::RESTORE_MARK;
 use super::holds::Holds;
+use super::options::{Clock, MachineClock};
+use super::time::StoreTime;
 use crate::error::Error;
-use crate::log::{Index, Tail, catch_up, load};
+use crate::log::{Index, Loaded, Tail, catch_up, load};
 use crate::model::{BranchId, Command, Observation, Observed, Reply};
 use crate::state::State;
-use crate::storage::{ReadView, Storage, StorageError};
+use crate::storage::{ReadView, Storage, StorageError, Table};
 
 /// All that the lock protects.
 pub(super) struct Core {
@@ -20,6 +23,9 @@ pub(super) struct Core {
     /// Branches that another holder may share: their observations are durable at once.
     pub(super) joined: BTreeSet<BranchId>,
     pub(super) poisoned: Option<String>,
+    /// A later version of this program has written what this one cannot fold: the log can be read,
+    /// and nothing that needs the state.
+    pub(super) newer: Option<StorageError>,
     pub(super) closed: bool,
     pub(super) holds: Holds,
     /// A backup was opened; the first write starts a new incarnation.
@@ -29,9 +35,42 @@ pub(super) struct Core {
 }
 
 impl Core {
+    /// Memory for a store that is being opened, and its time.
+    pub(super) fn load(
+        storage: &dyn Storage,
+        clock: Option<Clock>,
+        machine: Option<MachineClock>,
+    ) -> Result<(Self, StoreTime), Error> {
+        let view = storage.read()?;
+        let restored = view.get(Table::Meta, RESTORE_MARK)?.is_some();
+        let (loaded, newer) = match load(view.as_ref()) {
+            Err(newer @ StorageError::Format { .. }) => (Loaded::default(), Some(newer)),
+            loaded => (loaded?, None),
+        };
+        let (time, anchored) = StoreTime::new(clock, machine, view.as_ref())?;
+        let core = Core {
+            state: loaded.state,
+            tail: loaded.tail,
+            index: loaded.index,
+            pending: BTreeMap::new(),
+            joined: BTreeSet::new(),
+            poisoned: None,
+            newer,
+            closed: false,
+            holds: Holds::default(),
+            restored,
+            anchored,
+        };
+        Holds::mark_again(storage, &core.state)?;
+        Ok((core, time))
+    }
+
     pub(super) fn usable(&self) -> Result<(), Error> {
         if let Some(cause) = &self.poisoned {
             return Err(Error::Storage(StorageError::Poisoned { cause: cause.clone() }));
+        }
+        if let Some(newer) = &self.newer {
+            return Err(Error::Storage(newer.clone()));
         }
         if self.closed { Err(Error::Storage(StorageError::Closed)) } else { Ok(()) }
     }
@@ -56,6 +95,7 @@ impl Core {
         let loaded = reopened.and_then(|()| load(storage.read()?.as_ref()));
         match loaded {
             Ok(loaded) => {
+                self.newer = None;
                 self.state = loaded.state;
                 self.tail = loaded.tail;
                 self.index = loaded.index;
@@ -63,6 +103,7 @@ impl Core {
                     self.poisoned = Some(error.to_string());
                 }
             }
+            Err(newer @ StorageError::Format { .. }) => self.newer = Some(newer),
             Err(error) => self.poisoned = Some(error.to_string()),
         }
     }

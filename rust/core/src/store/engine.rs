@@ -8,7 +8,6 @@
 //!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +22,7 @@ use super::time::{Anchored, StoreTime};
 use crate::codec::Record;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
-use crate::log::{Batch, Past, Payloads, load};
+use crate::log::{Batch, Past, Payloads};
 use crate::model::{Command, Reply};
 use crate::storage::{ReadView, Storage, StorageError, WriteTurn};
 
@@ -63,24 +62,7 @@ impl Engine {
         machine: Option<MachineClock>,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let (loaded, restored, (time, anchored)) = {
-            let view = storage.read()?;
-            let restored = view.get(crate::storage::Table::Meta, RESTORE_MARK)?.is_some();
-            (load(view.as_ref())?, restored, StoreTime::new(clock, machine, view.as_ref())?)
-        };
-        let core = Core {
-            state: loaded.state,
-            tail: loaded.tail,
-            index: loaded.index,
-            pending: BTreeMap::new(),
-            joined: BTreeSet::new(),
-            poisoned: None,
-            closed: false,
-            holds: Holds::default(),
-            restored,
-            anchored,
-        };
-        Holds::mark_again(storage.as_ref(), &core.state)?;
+        let (core, time) = Core::load(storage.as_ref(), clock, machine)?;
         let mut command_seed = [0; 32];
         super::entropy(&mut command_seed)?;
         Ok(Engine {
@@ -310,6 +292,7 @@ impl Engine {
         let reopen = || -> Result<bool, StorageError> {
             let head = core.tail.head;
             let mut batch = Batch::new(self.storage.write()?);
+            core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
             let (none, now_ms) = (Payloads::default(), self.now_ms());
             self.run(core, &mut batch, &Command::Reopen, &none, self.command_id(), now_ms)?.ok();
             batch.write.commit()?;

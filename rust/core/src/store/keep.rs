@@ -27,7 +27,12 @@ impl EffectStore {
     /// # Errors
     /// Where the copy cannot be written.
     pub fn backup(&self, to: &Path) -> Result<(), Error> {
-        let _still = self.engine().lock()?;
+        // The turn to write keeps batches away; the lock over the state must not be held while it is
+        // waited for, since whoever has it waits for the state. A later version's store is copied, too.
+        match self.engine().lock().map(drop) {
+            Ok(()) | Err(Error::Storage(StorageError::Format { .. })) => {}
+            Err(error) => return Err(error),
+        }
         Ok(self.engine().storage.backup(to, &[(RESTORE_MARK, b"1")])?)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::EffectStore;
 use super::story::Story;
-use crate::codec::Record;
+use crate::codec::{Frame, Newer, Record};
 use crate::decide::{
     Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state,
 };
@@ -605,14 +605,13 @@ impl EffectStore {
         let mut entries = Vec::new();
         let mut failed = None;
         view.scan(reference, &mut |seq, bytes| {
-            let told = Record::decode_header(bytes)
-                .map_err(|error| corrupted(format!("record {seq}: {error}")))
-                .and_then(|header| {
-                    if seq == reference || super::story::concerns(&header.event, reference) {
-                        entries.push(entry(seq, bytes)?);
-                    }
-                    Ok(())
-                });
+            let told = match Record::decode_header(bytes) {
+                Ok(header) => seq == reference || super::story::concerns(&header.event, reference),
+                // Nobody here can say whom a later version's record concerns; `entry` says what it is.
+                Err(_) => true,
+            };
+            let told =
+                if told { entry(seq, bytes).map(|entry| entries.push(entry)) } else { Ok(()) };
             match told {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -632,14 +631,17 @@ impl EffectStore {
 }
 
 fn entry(seq: u64, bytes: &[u8]) -> Result<LogEntry, StorageError> {
-    let record =
-        Record::decode(bytes).map_err(|error| corrupted(format!("record {seq}: {error}")))?;
-    Ok(LogEntry {
-        seq,
-        time_ms: record.header.time_ms,
-        kind: record.header.event.kind().to_owned(),
-        reference: super::story::reference(seq, &record.header.event),
-        body: record.header_bytes,
-        hash: record.hash,
-    })
+    let bad = |error| corrupted(format!("record {seq}: {error}"));
+    let Frame { header_bytes, hash, .. } = Frame::decode(bytes).map_err(bad)?;
+    let (time_ms, kind, reference) = match Record::decode_header(bytes) {
+        Ok(header) => {
+            let reference = super::story::reference(seq, &header.event);
+            (header.time_ms, header.event.kind().to_owned(), reference)
+        }
+        Err(error) => {
+            let newer = Newer::of(&header_bytes).ok_or_else(|| bad(error))?;
+            (newer.time_ms, format!("unknown_{}", newer.event), seq)
+        }
+    };
+    Ok(LogEntry { seq, time_ms, kind, reference, body: header_bytes, hash })
 }

@@ -100,7 +100,9 @@ impl EffectStore {
     /// Opens the store in a directory, and makes it if it is not there.
     ///
     /// # Errors
-    /// [`Error::Storage`] where the directory, the file or the process does not allow it.
+    /// [`Error::Storage`] where the directory, the file or the process does not allow it. A store in
+    /// which a later version of this program has written is opened: its log can be read, verified
+    /// and copied, all else answers with [`StorageError::Format`].
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<EffectStore, Error> {
         let path = path.as_ref().to_path_buf();
         let now_ms = options.clock.as_ref().map_or_else(system_now_ms, |clock| clock());
@@ -134,7 +136,11 @@ impl EffectStore {
         let store_id = storage.format().store_id;
         let patience = Duration::from_millis(options.busy_timeout_ms);
         let engine = Engine::new(storage, options.clock, options.machine, patience)?;
-        let empty = engine.lock()?.state.head == 0;
+        let empty = match engine.lock() {
+            // What can be read can be read; whatever else is asked for says so.
+            Err(Error::Storage(StorageError::Format { .. })) => false,
+            core => core?.state.head == 0,
+        };
         if empty && !options.read_only {
             let create = Command::Create {
                 store_id,
