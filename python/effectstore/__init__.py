@@ -75,12 +75,13 @@ from effectstore._errors import (
     UncommittedKeyError,
 )
 from effectstore._fence import Fence, Reconciliation
+from effectstore._open import import_store, open  # noqa: A004  # The name of the interface.
 from effectstore._outbox import Delivery, Outbox
 from effectstore._payload import Key, Keys, Reads
 from effectstore._registration import Registration
 from effectstore._rollback import Rollback, Step
 from effectstore._session import BranchRef, EffectRef, Ref
-from effectstore._store import Store, import_store, open  # noqa: A004  # The name of the interface.
+from effectstore._store import Store
 from effectstore._time import Seconds
 from effectstore._tool import Tool, tool
 from effectstore._values import (

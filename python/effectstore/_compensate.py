@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from effectstore import _check
 from effectstore._choices import Missing, OnFailure
 from effectstore._context import refuse_new_work
 from effectstore._errors import OptionsError
@@ -40,6 +41,10 @@ def compensate(
 ) -> CompensationReport:
     """See `Store.compensate`."""
     refuse_new_work()
+    _check.handlers(handlers, "handlers")
+    _check.handlers(probes, "probes")
+    _check.hook(progress, "progress")
+    rule = _check.optional_instance(retry, Retry, "retry")
     if missing not in {"fail", "leave"}:
         message = f'missing is "fail" or "leave", not {missing!r}'
         raise OptionsError(message, option="missing")
@@ -54,7 +59,7 @@ def compensate(
         optional_text(agent, "agent"),
         tools=None if missing == "fail" else tools_of(handlers),
         missing_fails=missing == "fail",
-        retry=None if retry is None else retry._raw(),
+        retry=None if rule is None else rule._raw(),
         on_failure=on_failure,
         lease_ms=to_ms(lease, "lease"),
         wait_ms=to_ms(timeout, "timeout"),
@@ -74,7 +79,7 @@ def _rollback_id(session: Session, rollback: "Rollback | int | Literal['due']") 
         session.check_own(rollback)
         return rollback.id
     if isinstance(rollback, int) and not isinstance(rollback, bool):
-        return rollback
+        return _check.identity(rollback, "rollback")
     if rollback == "due":
         return None
     message = f'rollback takes "due", a rollback or its id, not {rollback!r}'

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, cast
 
+from effectstore import _check
 from effectstore._base import Bound, Frozen, jsonable, shown
 from effectstore._choices import EffectState, Mode, Outcome, Reversibility
 from effectstore._context import refuse_new_work
@@ -281,7 +282,8 @@ class Effect(Frozen, Bound):
         Raises `AlreadySettledError` if it comes too late; it then counts as evidence.
         """
         codec = self._session.codec
-        raw = None if inverse is None else inverse._raw(codec)
+        undo = _check.optional_instance(inverse, Inverse, "inverse")
+        raw = None if undo is None else undo._raw(codec)
         token = demand(self.token, self.branch)
         state = self._session.handle.done(self.id, token, codec.dump(result, "result"), raw, durable)
         return self._after_report("done", state)

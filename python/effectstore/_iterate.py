@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from effectstore._check import count, optional_count
+
 _T = TypeVar("_T")
 
 PAGE = 256
@@ -18,7 +20,16 @@ def pages(
     keep: Callable[[_T], bool] | None = None,
 ) -> Iterator[_T]:
     """Items with an id beyond `since`, at most `limit`, fetched page by page. `keep` filters before `limit` counts."""
-    left = limit
+    return _pages(fetch, last, count(since, "since"), optional_count(limit, "limit"), keep)
+
+
+def _pages(
+    fetch: Callable[[int, int], list[_T]],
+    last: Callable[[_T], int],
+    since: int,
+    left: int | None,
+    keep: Callable[[_T], bool] | None,
+) -> Iterator[_T]:
     while left is None or left > 0:
         size = PAGE if left is None or keep is not None else min(PAGE, left)
         page = fetch(since, size)

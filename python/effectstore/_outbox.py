@@ -4,9 +4,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from effectstore._base import Bound, Frozen, jsonable
+from effectstore._check import handlers as check_handlers
+from effectstore._check import names as names_of
 from effectstore._context import effect_scope, refuse_new_work
 from effectstore._effect import Effect
-from effectstore._errors import NotRunError
+from effectstore._errors import AlreadySettledError, EffectStoreError, NotRunError, PayloadError
 from effectstore._handlers import Caller, Handlers, find, tools_of
 from effectstore._payload import optional_text, text
 from effectstore._rollback import LEASE_S
@@ -15,7 +17,7 @@ from effectstore._time import Seconds, moment, to_ms
 from effectstore._values import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from effectstore import _effectstore as core
 
@@ -106,7 +108,7 @@ class Outbox:
     ) -> Delivery | None:
         """The next effect for this agent (`"*"`: for any), or `None` if none comes within `timeout` seconds."""
         refuse_new_work()
-        names = [tools] if isinstance(tools, str) else None if tools is None else list(tools)
+        names = names_of(tools, "tools")
         lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
         info = self._session.handle.deliver(text(agent, "agent"), names, lease_ms, wait_ms)
         return None if info is None else Delivery(self._session, info)
@@ -115,10 +117,12 @@ class Outbox:
         """Run what is handed out until nothing is, and report it; `handler(args, delivery)`, plain or async.
 
         Only tools that have a handler are taken. A handler that raises `NotRunError` did nothing, for good. What else
-        it raises leaves the outcome unknown: the effect is given back, to be handed out again, and the exception
-        passes.
+        it raises, and a result that is no payload, leaves the outcome unknown: the effect is given back, to be handed
+        out again under the same key, and the exception passes with a note. A handler that reports for itself, by
+        `delivery.effect`, has the last word.
         """
         refuse_new_work()
+        check_handlers(handlers, "handlers")
         tools = tools_of(handlers)
         caller = Caller()
         done: list[Effect] = []
@@ -140,9 +144,37 @@ class Outbox:
             with effect_scope(effect):
                 result = caller.call(handler, effect.args, delivery)
         except NotRunError as error:
-            return effect.not_run(error)
+            said = error
+            return _unless_told(effect, lambda: effect.not_run(said))
         except BaseException as error:
-            error.add_note(f"effectstore: the outcome of deferred effect {effect.id} is unknown; it was given back")
-            delivery.release()
+            error.add_note(f"effectstore: the outcome of deferred effect {effect.id} is unknown; {_back(delivery)}")
             raise
-        return effect.done(result)
+        try:
+            return _unless_told(effect, lambda: effect.done(result))
+        except PayloadError as error:
+            what = f"the tool of deferred effect {effect.id} ran, and its result is no payload"
+            error.add_note(f"effectstore: {what}; {_back(delivery)}, under the same key")
+            raise
+        except EffectStoreError as error:
+            error.add_note(f"effectstore: the tool of deferred effect {effect.id} ran, and that could not be recorded")
+            raise
+
+
+def _unless_told(effect: Effect, report: "Callable[[], Effect]") -> Effect:
+    """The reported effect. A handler may have reported for itself: then its word stands."""
+    try:
+        return report()
+    except AlreadySettledError:
+        newer = effect.refresh()
+        if newer.outcome == "unknown" or newer.state == "doomed":
+            raise
+        return newer
+
+
+def _back(delivery: Delivery) -> str:
+    """Give the delivery back, and say so."""
+    try:
+        delivery.release()
+    except EffectStoreError as refusal:
+        return f"it could not be given back: {refusal}"
+    return "it was given back and will be handed out again"

@@ -13,7 +13,8 @@ from uuid import UUID
 
 import cbor2
 
-from effectstore._errors import OptionsError, PayloadError
+from effectstore._check import optional_count
+from effectstore._errors import LimitExceededError, OptionsError, PayloadError
 
 Key: TypeAlias = str | bytes
 """A resource of the outside world. Text is UTF-8; bytes decide equality."""
@@ -30,8 +31,8 @@ Encode: TypeAlias = Callable[[Any], Any]
 MAX_DEPTH = 200
 """Deepest nesting of a payload. cbor2 reads back 400, and other readers of the log have limits of their own."""
 
-MAX_NODES = 1 << 24
-"""Most values in a payload; each takes a byte at least, and no payload may have more than 16 MiB."""
+MAX_BYTES = 1 << 24
+"""Most bytes of a payload, whatever the limits of the store."""
 
 _SCALARS = frozenset({type(None), bool, int, float, bytes, UUID})
 _MINUTE_S = 60
@@ -54,6 +55,18 @@ def _refuse(path: _Path, root: str, reason: str) -> PayloadError:
     return PayloadError(f"{where}: {reason}; nothing was stored", path=where, reason=reason)
 
 
+def _size(item: Any) -> int:
+    """Bytes that a scalar takes at least, beyond the first; a container's content is counted by itself."""
+    if isinstance(item, str | bytes):
+        return len(item)
+    return item.bit_length() >> 3 if type(item) is int else 0
+
+
+def _too_big(root: str, least: int, limit: int) -> LimitExceededError:
+    message = f"{root}: payload_bytes would be {least} or more, the limit is {limit}; nothing was stored"
+    return LimitExceededError(message, limit="payload_bytes", value=least, allowed=limit, wait_for=())
+
+
 @dataclass(slots=True)
 class _Frame:
     """A list or dict that is being copied, so that the copy needs no recursion."""
@@ -67,10 +80,11 @@ class _Frame:
 class Codec:
     """Encodes payloads, with the caller's hook for values of other types."""
 
-    __slots__ = ("_encode",)
+    __slots__ = ("_encode", "_limit")
 
-    def __init__(self, encode: Encode | None = None) -> None:
+    def __init__(self, encode: Encode | None = None, limit: Callable[[], int] = lambda: MAX_BYTES) -> None:
         self._encode = encode
+        self._limit = limit
 
     def dump(self, value: Any, root: str) -> bytes:
         """The bytes of a payload. `root` names it in errors, such as `args`.
@@ -87,7 +101,8 @@ class Codec:
         holder: list[Any] = []
         stack = [_Frame(iter([(None, value)]), holder, None, holder)]
         open_ids: set[int] = set()
-        nodes = 0
+        limit = self._limit()
+        least = 0
         while stack:
             frame = stack[-1]
             entry = next(frame.items, None)
@@ -97,9 +112,9 @@ class Codec:
                 continue
             step, item = entry
             path = frame.path if frame.target is holder else (frame.path, step)
-            nodes += 1
-            if nodes > MAX_NODES:
-                raise _refuse(path, root, f"more than {MAX_NODES} values")
+            least += 1 + _size(item) + (len(step) if type(step) is str else 0)
+            if least > limit:
+                raise _too_big(root, least, limit)
             if isinstance(frame.target, dict) and type(step) is not str:
                 raise _refuse(frame.path, root, f"a key of type {type(step).__name__}; dicts take text keys only")
             if isinstance(frame.target, dict):
@@ -138,27 +153,28 @@ class Codec:
         if kind is datetime:
             return _check_moment(item, path, root), None
         if kind is Decimal:
-            if not item.is_finite():
-                raise _refuse(path, root, "a Decimal that is not finite would come back as a float")
-            return item, None
+            return _check_decimal(item, path, root), None
         raise _refuse(path, root, f"{kind.__name__} is no payload; convert it, or give open(encode=)")
 
 
 _CONTAINERS = frozenset({dict, list, tuple})
-_QUICK_CONTAINERS = 1 << 14
+_QUICK_BYTES = 1 << 20
 
 
-def _needs_no_check(value: Any) -> bool:  # noqa: C901  # One loop, for speed.
+def _needs_no_check(value: Any) -> bool:  # noqa: C901, PLR0911, PLR0912  # One loop, for speed.
     """Whether a container holds only what CBOR gives back equal; level by level, and quickly.
 
     This spares most payloads the copy. `False` decides nothing: the copy looks again, and says what is wrong.
     """
     level = [value]
-    left = _QUICK_CONTAINERS
+    left = _QUICK_BYTES
     for _ in range(MAX_DEPTH):
         below = []
         for container in level:
             children = container
+            left -= len(container)
+            if left < 0:
+                return False
             if type(container) is dict:
                 for name in container:
                     if type(name) is not str or not name.isascii():
@@ -167,13 +183,17 @@ def _needs_no_check(value: Any) -> bool:  # noqa: C901  # One loop, for speed.
             for child in children:
                 kind = type(child)
                 if kind is str:
+                    left -= len(child)
                     if not child.isascii():
                         return False
+                elif kind is bytes:
+                    left -= len(child)
+                elif kind is int:
+                    left -= child.bit_length() >> 3
                 elif kind in _CONTAINERS:
                     below.append(child)
                 elif kind not in _SCALARS:
                     return False
-        left -= len(below)
         if left < 0:
             return False
         if not below:
@@ -192,6 +212,14 @@ def _check_text(text: str, path: _Path, root: str) -> str:
         except UnicodeEncodeError:
             raise _refuse(path, root, "text with a lone surrogate has no UTF-8 form") from None
     return text
+
+
+def _check_decimal(value: Decimal, path: _Path, root: str) -> Decimal:
+    if not value.is_finite():
+        raise _refuse(path, root, "a Decimal that is not finite would come back as a float")
+    if value.is_zero() and value.is_signed():
+        raise _refuse(path, root, "a negative Decimal zero would come back as a positive one")
+    return value
 
 
 def _check_moment(when: datetime, path: _Path, root: str) -> datetime:
@@ -265,7 +293,7 @@ def keys_bytes(keys: Keys, what: str) -> list[bytes]:
 def reads_raw(reads: Reads, what: str = "reads") -> list[tuple[bytes, int | None]]:
     """Reads as the core takes them: key and version."""
     if isinstance(reads, Mapping):
-        return [(key_bytes(key, what), version) for key, version in reads.items()]
+        return [(key_bytes(key, what), optional_count(version, "version")) for key, version in reads.items()]
     return [(key, None) for key in keys_bytes(reads, what)]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from effectstore import _check
 from effectstore._approval import Approval
 from effectstore._base import PAYLOAD
 from effectstore._choices import Mode, Reversibility
@@ -80,18 +81,21 @@ def place(  # noqa: PLR0917  # By position, because this is the way of every reg
     if isinstance(approval, Approval):
         branch._session.check_own(approval)
         approval = approval.id
+    elif approval is not None:
+        _check.identity(approval, "approval")
+    undo = _check.optional_instance(inverse, Inverse, "inverse")
     return (
         (branch._info.id, demand(branch.token, branch._info.name)),
         text(tool, "tool"),
         codec.dump(args, "args"),
-        None if inverse is None else inverse._raw(codec),
+        None if undo is None else undo._raw(codec),
         reads_raw(reads),
         keys_bytes(writes, "writes"),
         follows,
         kinds,
         None if idempotency_key is None else key_bytes(idempotency_key, "idempotency_key"),
         None if fingerprint is None else codec.dump(fingerprint, "fingerprint"),
-        cost,
+        _check.cost(cost),
         approval,
     )
 
@@ -101,6 +105,9 @@ def follows(after: After, branch: "Branch", places: Mapping[int, int]) -> "core.
     if after is None:
         return None if branch._turn is None else ("turn", branch._turn, ())
     named: Iterable[EffectRef | Registration] = (after,) if isinstance(after, Effect | int | Registration) else after
+    if isinstance(named, str | bytes | bytearray | memoryview | Mapping):
+        message = f"after takes effects or their ids, not {type(named).__name__}"
+        raise TypeError(message)
     effects: list[int] = []
     items: list[int] = []
     for ref in named:

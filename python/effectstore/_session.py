@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from effectstore._base import Bound
+from effectstore._check import identity
 from effectstore._errors import OptionsError, StaleTokenError
 from effectstore._payload import Codec, text
 
@@ -60,10 +61,7 @@ class Session:
             self.check_own(ref)
             return ref.id
         if isinstance(ref, int) and not isinstance(ref, bool):
-            if ref < 0:
-                message = f"ids are not negative: {ref}"
-                raise ValueError(message)
-            return ref
+            return identity(ref, "effect")
         message = f"an effect or its id was expected, not {type(ref).__name__}"
         raise TypeError(message)
 

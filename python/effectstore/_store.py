@@ -5,10 +5,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self, TypeVar
+from typing import Any, BinaryIO, Literal, Self, TypeVar, get_args
 
+from effectstore import _check
 from effectstore import _effectstore as core
 from effectstore._approval import Alert, Approval
 from effectstore._artifact import Artifacts
@@ -35,16 +37,16 @@ from effectstore._choices import (
 from effectstore._compensate import compensate
 from effectstore._context import refuse_new_work
 from effectstore._effect import Effect
-from effectstore._errors import EffectStoreError, NotFoundError
+from effectstore._errors import EffectStoreError, LimitExceededError, NotFoundError
 from effectstore._fence import Fence, Reconciliation
 from effectstore._handlers import Handler, Handlers, ProgressHook
 from effectstore._iterate import PAGE, matches, pages
 from effectstore._outbox import Outbox
-from effectstore._payload import Codec, Encode, optional_text, text
+from effectstore._payload import optional_text, text
 from effectstore._registration import Registration, placed
 from effectstore._rollback import LEASE_S, Rollback, Step
 from effectstore._session import BranchRef, EffectRef, Ref, Session, demand
-from effectstore._time import Seconds, clock_ms, optional_ms, to_ms
+from effectstore._time import Seconds, optional_ms, to_ms
 from effectstore._values import (
     CompensationReport,
     Decision,
@@ -62,51 +64,16 @@ _T = TypeVar("_T")
 logger = logging.getLogger("effectstore")
 
 
-def open(  # noqa: A001  # The name of the interface: effectstore.open.
-    path: str | os.PathLike[str] | None,
-    *,
-    create: bool = True,
-    read_only: bool = False,
-    limits: Limits | None = None,
-    policy: Policy | None = None,
-    encode: Encode | None = None,
-    map_size: int | None = None,
-    busy_timeout: Seconds = 10,
-    clock: Callable[[], float] | None = None,
-) -> "Store":
-    """Open the store in a directory, which is created if missing; `None` keeps it in memory.
-
-    `limits` and `policy` count at creation only. `encode` turns values that are no payloads into payloads. `map_size`
-    is in bytes. A write waits `busy_timeout` seconds for a writer of another process, then raises `StoreBusyError`.
-    `clock` returns seconds since the epoch, for tests. A second open in one process shares the store.
-    Raises a `StorageError`, or `OptionsError` for other options than the first open had.
-    """
-    handle = core.Handle.open(
-        path,
-        create=create,
-        read_only=read_only,
-        limits=None if limits is None else limits._raw(),
-        policy=None if policy is None else policy._raw(),
-        map_size=map_size,
-        busy_timeout_ms=to_ms(busy_timeout, "busy_timeout"),
-        clock=None if clock is None else clock_ms(clock),
-    )
-    return Store(Session(handle, Codec(encode)))
+def raw_limits(limits: Limits | None) -> "core._Limits | None":
+    """The limits as the core takes them."""
+    given = _check.optional_instance(limits, Limits, "limits")
+    return None if given is None else given._raw()
 
 
-def import_store(file: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str]) -> None:
-    """Make a new store at `path` of what `export` wrote: a file's path, or a binary file object open for reading.
-
-    Raises `CorruptedError` with the first bad place; then nothing is stored.
-    """
-    if isinstance(file, str | os.PathLike):
-        core.import_store(file, path)
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "export"
-        with copy.open("wb") as held:
-            shutil.copyfileobj(file, held)
-        core.import_store(copy, path)
+def raw_policy(policy: Policy | None) -> "core._Policy | None":
+    """The policy as the core takes it."""
+    given = _check.optional_instance(policy, Policy, "policy")
+    return None if given is None else given._raw()
 
 
 class Store(Frozen, Bound):
@@ -160,6 +127,7 @@ class Store(Frozen, Bound):
         self._session.handle.close()
 
     def __enter__(self) -> Self:
+        self._session.handle.store_id()  # A closed store says so here, not at the first verb inside.
         return self
 
     def __exit__(
@@ -171,8 +139,8 @@ class Store(Frozen, Bound):
         """Replace limits or policy; both live in the store."""
         self._session.handle.configure(
             text(by, "by"),
-            None if limits is None else limits._raw(),
-            None if policy is None else policy._raw(),
+            raw_limits(limits),
+            raw_policy(policy),
         )
 
     def freeze(self, *, by: str, reason: str) -> None:
@@ -193,12 +161,17 @@ class Store(Frozen, Bound):
         overwrite: Overwrite = "guard",
         lease: Seconds | None = None,
     ) -> Branch:
-        """Create a branch; `agent=None` is the name. Raises `BranchExistsError` if it is there."""
+        """Create a branch; `agent=None` is the name. Raises `BranchExistsError` if it is there.
+
+        A `parent` that carries a token must hold the current one (`StaleTokenError`); by name, or fetched for reading,
+        it is only named.
+        """
         refuse_new_work()
         above = None if parent is None else self._session.branch_id(parent)
+        held = parent.token if isinstance(parent, Branch) else None
         lease_ms = optional_ms(lease, "lease")
         made = self._session.handle.create_branch(
-            text(name, "name"), optional_text(agent, "agent"), above, reads, overwrite, lease_ms
+            text(name, "name"), optional_text(agent, "agent"), above, held, reads, overwrite, lease_ms
         )
         return Branch._owned(self._session, made)
 
@@ -230,12 +203,20 @@ class Store(Frozen, Bound):
         def fetch(after: int, size: int) -> list[Branch]:
             return [Branch(self._session, info, token=None) for info in self._session.handle.branches(after, size)]
 
+        _check.one_of(state, "state", get_args(BranchState))
         return _listed(fetch, since, limit, state=state, agent=agent, parent=parent)
 
     def register_many(self, calls: Iterable[Registration]) -> list[Effect]:
         """Register calls, all or nothing, in order. `after=` may name earlier items; a refusal has `.index`."""
         refuse_new_work()
-        listed = list(calls)
+        if isinstance(calls, str | bytes | Mapping | Registration):
+            message = f"register_many takes several Registrations, not {type(calls).__name__}"
+            raise TypeError(message)
+        most = self.limits.batch_records
+        listed = [_check.instance(call, Registration, "register_many") for call in islice(calls, most + 1)]
+        if len(listed) > most:
+            message = f"batch_records would be more than {most}, which is the limit; register in several calls"
+            raise LimitExceededError(message, limit="batch_records", value=len(listed), allowed=most, wait_for=())
         places: dict[int, int] = {}
         raw = []
         for place, call in enumerate(listed):
@@ -310,6 +291,9 @@ class Store(Frozen, Bound):
     def _targets(self, refs: Ref | Iterable[Ref]) -> list[tuple[bool, int]]:
         if isinstance(refs, str | int | Branch | Effect):
             return [self._session.target(refs)]
+        if isinstance(refs, bytes | bytearray | memoryview | Mapping):
+            message = f"commit and abort take branches and effects, their names and ids, not {type(refs).__name__}"
+            raise TypeError(message)
         return [self._session.target(ref) for ref in refs]
 
     def compensate(
@@ -364,7 +348,7 @@ class Store(Frozen, Bound):
         timeout: Seconds = 0,
     ) -> Step | None:
         """Take a step that is due; its attempt has begun durably. `None` if none comes within `timeout` seconds."""
-        names = [tools] if isinstance(tools, str) else None if tools is None else list(tools)
+        names = _check.names(tools, "tools")
         lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
         info = self._session.handle.claim(text(agent, "agent"), names, lease_ms, wait_ms)
         return None if info is None else Step(self._session, info)
@@ -436,6 +420,8 @@ class Store(Frozen, Bound):
     ) -> Iterator[Effect]:
         """The effects in id order, for reading."""
         of_branch = None if branch is None else self._session.branch_id(branch)
+        _check.one_of(state, "state", get_args(EffectState))
+        _check.one_of(outcome, "outcome", get_args(Outcome))
 
         def fetch(after: int, size: int) -> list[Effect]:
             infos = self._session.handle.effects(after, size, of_branch, state, outcome, agent, tool)
@@ -445,7 +431,7 @@ class Store(Frozen, Bound):
 
     def fence(self, id: int) -> Fence:  # noqa: A002
         """One fence."""
-        return Fence._of(self._session, self._session.handle.fence(id))
+        return Fence._of(self._session, self._session.handle.fence(_check.identity(id, "fence")))
 
     def fences(self, *, since: int = 0, limit: int | None = None, status: FenceStatus | None = None) -> Iterator[Fence]:
         """The fences in id order."""
@@ -453,11 +439,12 @@ class Store(Frozen, Bound):
         def fetch(after: int, size: int) -> list[Fence]:
             return [Fence._of(self._session, info) for info in self._session.handle.fences(after, size)]
 
+        _check.one_of(status, "status", get_args(FenceStatus))
         return _listed(fetch, since, limit, status=status)
 
     def rollback(self, id: int) -> Rollback:  # noqa: A002
         """One rollback."""
-        return Rollback._of(self._session, self._session.handle.rollback(id))
+        return Rollback._of(self._session, self._session.handle.rollback(_check.identity(id, "rollback")))
 
     def rollbacks(
         self, *, since: int = 0, limit: int | None = None, state: RollbackState | None = None
@@ -467,11 +454,12 @@ class Store(Frozen, Bound):
         def fetch(after: int, size: int) -> list[Rollback]:
             return [Rollback._of(self._session, info) for info in self._session.handle.rollbacks(after, size)]
 
+        _check.one_of(state, "state", get_args(RollbackState))
         return _listed(fetch, since, limit, state=state)
 
     def approval(self, id: int) -> Approval:  # noqa: A002
         """One approval."""
-        return Approval._of(self._session, self._session.handle.approval(id))
+        return Approval._of(self._session, self._session.handle.approval(_check.identity(id, "approval")))
 
     def approvals(
         self,
@@ -486,6 +474,8 @@ class Store(Frozen, Bound):
         def fetch(after: int, size: int) -> list[Approval]:
             return [Approval._of(self._session, info) for info in self._session.handle.approvals(after, size)]
 
+        _check.one_of(state, "state", get_args(ApprovalState))
+        _check.one_of(kind, "kind", get_args(ApprovalKind))
         return _listed(fetch, since, limit, state=state, kind=kind)
 
     def alerts(self, *, since: int = 0, limit: int | None = None, severity: Severity | None = None) -> Iterator[Alert]:
@@ -494,12 +484,15 @@ class Store(Frozen, Bound):
         def fetch(after: int, size: int) -> list[Alert]:
             return [Alert._of(self._session, info) for info in self._session.handle.alerts(after, size)]
 
+        _check.one_of(severity, "severity", get_args(Severity))
         return _listed(fetch, since, limit, severity=severity)
 
     def log(self, since: int = 0, *, limit: int | None = None, timeout: Seconds = 0) -> Iterator[LogRecord]:
         """The records after `since`, up to the log's head; `timeout` waits for the first one if there is none."""
         wait_ms = to_ms(timeout, "timeout")
-        left = limit
+        return self._log(_check.count(since, "since"), _check.optional_count(limit, "limit"), wait_ms)
+
+    def _log(self, since: int, left: int | None, wait_ms: int) -> Iterator[LogRecord]:
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
             entries = self._session.handle.log(since, size, wait_ms)

@@ -1,16 +1,23 @@
 """Times: seconds come in, milliseconds go to the core, aware UTC datetimes come out."""
 
 import math
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+from effectstore._check import hook
 
 Seconds: TypeAlias = float | timedelta
 """A span of time: seconds as a number, or a `timedelta`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST_MS = 1 << 53
-"""Spans are exact as floats up to here; it is some 285,000 years."""
+_LATEST_MS = 1 << 53
+"""The last moment that a float still names to the millisecond."""
+
+_LONGEST_MS = int(threading.TIMEOUT_MAX) * 1000
+"""The longest wait that every clock of the system takes; on 64 bits some 292 years."""
 
 
 def to_ms(span: Seconds, what: str) -> int:
@@ -24,7 +31,7 @@ def to_ms(span: Seconds, what: str) -> int:
         message = f"{what} takes seconds as a number or a timedelta, not {type(span).__name__}"
         raise TypeError(message)
     if not 0 <= span * 1000 <= _LONGEST_MS:
-        message = f"{what} must be a finite number of seconds, zero or more"
+        message = f"{what} must be a finite number of seconds from 0 to {_LONGEST_MS // 1000}, not {span}"
         raise ValueError(message)
     return math.ceil(round(span * 1000, 3))
 
@@ -55,10 +62,29 @@ def since_epoch_ms(when: datetime, what: str) -> int:
     return max(0, (when - _EPOCH) // timedelta(milliseconds=1))
 
 
+_clocks: "WeakValueDictionary[Any, Callable[[], int]]" = WeakValueDictionary()
+
+
 def clock_ms(clock: Callable[[], float]) -> Callable[[], int]:
-    """The caller's clock, in seconds since the epoch, as the core reads it."""
+    """The caller's clock, in seconds since the epoch, as the core reads it; for equal clocks the same.
+
+    Raises `TypeError` for what cannot be called.
+    """
+    hook(clock, "clock")
+    try:
+        known = _clocks.get(clock)
+        name: Any = clock
+    except TypeError:  # It has no hash, so it is known by itself only.
+        known, name = _clocks.get(id(clock)), id(clock)
+    if known is not None:
+        return known
 
     def read() -> int:
-        return int(clock() * 1000)
+        now = clock()
+        if not 0 <= now * 1000 <= _LATEST_MS:
+            message = f"the clock gives {now}; it must give seconds since the epoch"
+            raise ValueError(message)
+        return int(now * 1000)
 
+    _clocks[name] = read
     return read

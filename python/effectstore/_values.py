@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
+from effectstore import _check
 from effectstore._base import PAYLOAD, NoTruth, Plain, jsonable
 from effectstore._choices import (
     Authority,
@@ -46,8 +47,10 @@ class Retry(Plain):
     jitter: float = 0.2
 
     def _raw(self) -> "core._Retry":
+        attempts = _check.count(self.max_attempts, "max_attempts", least=1, most=(1 << 32) - 1)
         delay_ms, max_delay_ms = to_ms(self.delay, "delay"), to_ms(self.max_delay, "max_delay")
-        return self.max_attempts, delay_ms, self.backoff, max_delay_ms, self.jitter
+        backoff, jitter = _check.number(self.backoff, "backoff"), _check.number(self.jitter, "jitter")
+        return attempts, delay_ms, backoff, max_delay_ms, jitter
 
     @classmethod
     def _of(cls, raw: "core._Retry") -> Self:
@@ -75,11 +78,11 @@ class Policy(Plain):
     def _raw(self) -> "core._Policy":
         return {
             "require_inverse": self.require_inverse,
-            "auto_keys": self.auto_keys,
+            "auto_keys": _check.count(self.auto_keys, "auto_keys"),
             "irreversible": self.irreversible,
             "authority": self.authority,
             "on_failure": self.on_failure,
-            "retry": self.retry._raw(),
+            "retry": _check.instance(self.retry, Retry, "retry")._raw(),
             "confirm_within_ms": to_ms(self.confirm_within, "confirm_within"),
             "key_retention_ms": optional_ms(self.key_retention, "key_retention"),
             "separation_of_duties": self.separation_of_duties,
@@ -115,11 +118,26 @@ class Limits(Plain):
     batch_records: int = 100_000
 
     def _raw(self) -> "core._Limits":
-        return {name: getattr(self, name) for name in self.__slots__}
+        unbounded = {"closure", "depth", "fan_out"}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None or name not in unbounded:
+                _check.count(value, name, least=1)
+        return cast("core._Limits", {name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def _of(cls, raw: "core._Limits") -> Self:
         return cls(**cast("dict[str, Any]", raw))
+
+
+def _call(call: "Inverse | tuple[str, Any]") -> "Inverse":
+    """One call of a list: an `Inverse`, or a pair of tool and arguments."""
+    if isinstance(call, Inverse):
+        return call
+    if not isinstance(call, tuple | list) or len(call) not in {1, 2}:
+        message = f"a call is an Inverse or a pair of tool and arguments, not {type(call).__name__}"
+        raise TypeError(message)
+    return Inverse(*call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +165,7 @@ class Inverse(Plain):
     @classmethod
     def steps(cls, calls: Iterable["Inverse | tuple[str, Any]"], **options: Any) -> Self:
         """An ordered list of calls, each an `Inverse` or a pair of tool and arguments; `options` hold for all."""
-        made = tuple(call if isinstance(call, Inverse) else Inverse(*call) for call in calls)
+        made = tuple(_call(call) for call in calls)
         if not made:
             message = "an inverse of steps needs at least one call"
             raise ValueError(message)
@@ -172,7 +190,7 @@ class Inverse(Plain):
             deadline_after_ms,
             self.compare_and_set,
             self.agent,
-            None if self.retry is None else self.retry._raw(),
+            None if self.retry is None else _check.instance(self.retry, Retry, "retry")._raw(),
             None if self.artifact is None else str(getattr(self.artifact, "id", self.artifact)),
             self.limitation,
         )

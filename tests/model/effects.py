@@ -262,7 +262,7 @@ class Effects(Branches):
         """Hand on what the effect rested on, and stop what says that it saw what never was."""
         liars = [e for e in self.live() if "version" in self.effects[e].deps.get(record.id, ())]
         record.sealed_then = self.counts(record.id)
-        record.state, record.settled = "void", self.position
+        record.state, record.settled, record.voided = "void", self.position, self.position
         if record.key is not None and self.keys.get(record.key) == record.id:
             del self.keys[record.key]
         for branch in self.branches.values():

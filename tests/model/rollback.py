@@ -163,8 +163,9 @@ class Rollbacks(World):
             found |= more
 
     def may_run(self, effect: Effect, agent: str) -> bool:
-        """Whether the agent may run the inverse of the effect (C57)."""
-        owner = effect.inverse.agent if effect.inverse is not None and effect.inverse.agent else effect.agent
+        """Whether the agent may run the inverse of the effect (C57, C66)."""
+        own = self.branches[effect.branch].agent
+        owner = effect.inverse.agent if effect.inverse is not None and effect.inverse.agent else own
         return agent in ("*", owner) or owner == "*"
 
     def ready(self, agent: str = "*") -> list[int]:

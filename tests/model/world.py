@@ -154,6 +154,7 @@ class Effect:
     evidence: bool = False
     late: bool = False
     was_void: bool = False
+    voided: int | None = None
     closed: bool = False
 
 
@@ -226,21 +227,30 @@ class World:
         """What the effect rests on directly; a void dependency is replaced by what it rested on (I1)."""
         found: set[int] = set()
         passed: set[int] = set()
-        todo = list(self.effects[effect].deps)
+        todo = [(effect, on) for on in self.effects[effect].deps]
         while todo:
-            dependency = todo.pop()
-            if self.effects[dependency].state != "void":
+            holder, dependency = todo.pop()
+            record = self.effects[dependency]
+            if record.state != "void" and not self.past(holder, dependency):
                 found.add(dependency)
-            elif dependency not in passed:
+            # What was inherited stays so when evidence comes that the void one ran after all.
+            if (record.state == "void" or record.was_void) and dependency not in passed:
                 passed.add(dependency)
-                todo.extend(self.effects[dependency].deps)
+                todo.extend((dependency, on) for on in record.deps)
         return found - {effect}
 
+    def past(self, holder: int, dependency: int) -> bool:
+        """Whether a void effect only ever rested on what stood for the other, which was void before it (C68)."""
+        void, other = self.effects[holder], self.effects[dependency]
+        return void.state == "void" and other.voided is not None and other.voided < void.registered
+
     def expand(self, ids: Iterable[int]) -> set[int]:
-        """The ids with void ones replaced by what they rested on."""
+        """The ids with void ones replaced by what they rested on, which stays when one of these ran after all (I1)."""
         found: set[int] = set()
         for item in ids:
-            found |= self.direct(item) if self.effects[item].state == "void" else {item}
+            record = self.effects[item]
+            found |= set() if record.state == "void" else {item}
+            found |= self.direct(item) if record.state == "void" or record.was_void else set()
         return found
 
     def reach(self, effect: int) -> set[int]:

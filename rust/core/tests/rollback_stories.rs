@@ -151,7 +151,7 @@ fn a_late_report_opens_a_finished_rollback_under_a_new_key() {
     assert_eq!(store.undo_all(), [effect]);
     assert_eq!(ids(&store.report(rollback).unsettled), [effect]);
     let closed =
-        Command::Close { effect: EffectId(effect), by: "ops".into(), reason: String::new() };
+        Command::Close { effect: EffectId(effect), by: "ops".into(), reason: "gone".into() };
     store.run(&closed).unwrap();
     assert!(store.state.rollbacks.is_empty());
     let refusal = store.done(effect).unwrap_err();
@@ -172,7 +172,7 @@ fn a_late_report_brings_back_earlier_writers_that_were_undone_since() {
     let (one, two) = (store.branch("one"), store.branch("two"));
     let early = store.ran(one, write("K"));
     let late = store.register(two, write("K"));
-    let close = Command::Close { effect: EffectId(late), by: "ops".into(), reason: String::new() };
+    let close = Command::Close { effect: EffectId(late), by: "ops".into(), reason: "gone".into() };
     store.abort(&[early, late]).unwrap();
     assert_eq!(store.undo_all(), [late, early]);
     store.run(&close).unwrap();

@@ -41,7 +41,7 @@ impl From<model::BranchInfo> for BranchInfo {
 
 #[pymethods]
 impl Handle {
-    #[pyo3(signature = (name, agent, parent, reads, overwrite, lease_ms))]
+    #[pyo3(signature = (name, agent, parent, parent_token, reads, overwrite, lease_ms))]
     #[allow(clippy::too_many_arguments)] // One for each thing that a branch says about itself.
     fn create_branch(
         &self,
@@ -49,6 +49,7 @@ impl Handle {
         name: String,
         agent: Option<String>,
         parent: Option<u64>,
+        parent_token: Option<TokenPair>,
         reads: &str,
         overwrite: &str,
         lease_ms: Option<u64>,
@@ -57,6 +58,7 @@ impl Handle {
             name,
             agent,
             parent: parent.map(BranchId),
+            parent_token: parent_token.map(token_in),
             reads: choice(py, "reads", reads, READ_RULES)?,
             overwrite: choice(py, "overwrite", overwrite, OVERWRITES)?,
             lease_ms,

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use effectstore::storage::StorageError;
+use effectstore::store::Clock;
 use effectstore::{EffectStore, Error, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -115,17 +116,25 @@ impl Handle {
     }
 }
 
+/// The core's clocks that are in use, by the address of the callable that each one holds: a callable
+/// gets the same one at every open.
+static CLOCKS: Mutex<Vec<(usize, Weak<ClockFn>)>> = Mutex::new(Vec::new());
+type ClockFn = dyn Fn() -> u64 + Send + Sync;
+
 /// The core's clock over the caller's, which is asked once here so that a broken one is found now.
 ///
 /// The core cannot stop for an exception; a clock that fails later is reported to the interpreter's
 /// hook for such errors and stands still.
-fn clock_of(
-    py: Python<'_>,
-    clock: Py<PyAny>,
-) -> PyResult<Arc<dyn Fn() -> u64 + Send + Sync + 'static>> {
+fn clock_of(py: Python<'_>, clock: Py<PyAny>) -> PyResult<Clock> {
     let first: u64 = clock.call0(py)?.extract(py)?;
+    let mut known = CLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(_, made)| made.strong_count() > 0);
+    let address = clock.as_ptr() as usize;
+    if let Some(made) = known.iter().find(|(at, _)| *at == address).and_then(|(_, m)| m.upgrade()) {
+        return Ok(made);
+    }
     let last = AtomicU64::new(first);
-    Ok(Arc::new(move || {
+    let made: Clock = Arc::new(move || {
         let read = Python::try_attach(|py| {
             clock.call0(py).and_then(|now| now.extract::<u64>(py)).map_err(|error| {
                 error.write_unraisable(py, Some(clock.bind(py)));
@@ -135,5 +144,7 @@ fn clock_of(
             last.store(now, Ordering::Relaxed);
         }
         last.load(Ordering::Relaxed)
-    }))
+    });
+    known.push((address, Arc::downgrade(&made)));
+    Ok(made)
 }

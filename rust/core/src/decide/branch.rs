@@ -12,9 +12,17 @@ use crate::model::{
 impl Turn<'_> {
     pub(super) fn branch(&mut self, command: &Command) -> Ruling<Reply> {
         let id = match command {
-            Command::CreateBranch { name, agent, parent, reads, overwrite, lease_ms } => {
+            Command::CreateBranch {
+                name,
+                agent,
+                parent,
+                reads,
+                overwrite,
+                lease_ms,
+                parent_token,
+            } => {
                 let rules = (*reads, *overwrite, *lease_ms);
-                self.create_branch(name, agent, *parent, rules)?
+                self.create_branch(name, agent, (*parent, *parent_token), rules)?
             }
             Command::TakeOver { name, worker_gone, by } => {
                 self.take_over(name, *worker_gone, by.as_deref())?
@@ -61,28 +69,14 @@ impl Turn<'_> {
         &mut self,
         name: &str,
         agent: &str,
-        parent: Option<BranchId>,
+        parent: (Option<BranchId>, Option<Token>),
         (reads, overwrite, lease_ms): (ReadRule, Overwrite, Option<u64>),
     ) -> Ruling<BranchId> {
-        let longest = self.state.limits.name_bytes;
-        for text in [name, agent] {
-            if text.len() as u64 > longest {
-                return Err(Refusal::LimitExceeded {
-                    limit: "name_bytes",
-                    value: text.len() as u64,
-                    allowed: longest,
-                    wait_for: Vec::new(),
-                }
-                .into());
-            }
+        // Whoever holds a stale handle has lost the branch, and with it the right to work below it.
+        if let (Some(parent), Some(token)) = parent {
+            self.holds(parent, token, "branch")?;
         }
-        if name.is_empty() {
-            return Err(Refusal::Options {
-                option: "name",
-                reason: "a branch needs a name".into(),
-            }
-            .into());
-        }
+        let (parent, _) = parent;
         if self.state.names.contains_key(name) || self.history.branch_named(name)?.is_some() {
             return Err(Refusal::BranchExists { branch: name.to_owned() }.into());
         }
@@ -184,7 +178,10 @@ impl Turn<'_> {
         self.holds_open(id, token, "heartbeat")?;
         let lease = self.state.branches.get(&id).and_then(|branch| branch.lease_ms);
         if let Some(lease) = lease {
-            self.emit(Event::BranchLeased { branch: id, until_ms: self.now_ms + lease });
+            self.emit(Event::BranchLeased {
+                branch: id,
+                until_ms: self.now_ms.saturating_add(lease),
+            });
         }
         Ok(id)
     }

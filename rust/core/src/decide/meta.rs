@@ -1,7 +1,7 @@
 //! The store itself: creation, settings, the operator's stop, alerts seen.
 
 use super::{Ruling, Turn};
-use crate::model::{Command, Event, Limits, Policy, Refusal, Reply};
+use crate::model::{Command, Event, Limits, Refusal, Reply, Retry};
 
 fn check_limits(limits: &Limits) -> Result<(), Refusal> {
     let zero = [
@@ -29,8 +29,8 @@ fn check_limits(limits: &Limits) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_policy(policy: &Policy) -> Result<(), Refusal> {
-    let retry = &policy.retry;
+/// Refuses a rule of retry that never tries, or waits for a number that is none.
+pub(super) fn check_retry(retry: &Retry) -> Result<(), Refusal> {
     if retry.max_attempts == 0
         || !retry.backoff.is_finite()
         || retry.backoff < 1.0
@@ -51,7 +51,7 @@ impl Turn<'_> {
             Command::Create { .. } if self.state.head > 0 => {}
             Command::Create { store_id, limits, policy } => {
                 check_limits(limits)?;
-                check_policy(policy)?;
+                check_retry(&policy.retry)?;
                 self.emit(Event::Created {
                     store_id: *store_id,
                     limits: limits.clone(),
@@ -63,7 +63,7 @@ impl Turn<'_> {
                     check_limits(limits)?;
                 }
                 if let Some(policy) = policy {
-                    check_policy(policy)?;
+                    check_retry(&policy.retry)?;
                 }
                 self.emit(Event::Configured {
                     by: by.clone(),

@@ -31,11 +31,13 @@ mod step;
 mod timers;
 mod tokens;
 mod vote;
+mod words;
 
 pub use history::{Ended, Fate, History, HistoryError};
 pub use look::{blockers_of, decision, of_ended};
 pub use plan::{plan_of, rollback_state};
 pub use report::report_of;
+pub use words::REASON_BYTES;
 
 use crate::model::{Command, EffectState, Event, Refusal, Reply};
 use crate::state::State;
@@ -133,6 +135,7 @@ impl Turn<'_> {
     }
 
     fn rule(&mut self, command: &Command) -> Ruling<Reply> {
+        self.words(command)?;
         match command {
             Command::Create { .. }
             | Command::Configure { .. }

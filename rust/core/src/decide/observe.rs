@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Fate, Ruling, Stop, Turn};
 use crate::model::{
-    BranchId, EffectId, EffectState, Event, Observation, Outcome, Read, ReadRule, Refusal, Reply,
-    Token, Trigger,
+    BranchId, EffectId, EffectState, Event, Key, Observation, Outcome, Read, ReadRule, Refusal,
+    Reply, Token, Trigger,
 };
 
 impl Turn<'_> {
@@ -24,11 +24,12 @@ impl Turn<'_> {
         let at = self.state.head;
         for read in keys {
             match self.look_once(id, read, rule, since) {
-                Ok(writers) => seen.push(Observation {
+                Ok((writers, voids)) => seen.push(Observation {
                     key: read.key.clone(),
                     version: read.version,
                     writers,
                     at: since.unwrap_or(at).min(at),
+                    voids,
                 }),
                 Err(Stop::Refused { refusal, .. }) => {
                     self.keep_refused(id, read, rule, &refusal);
@@ -54,21 +55,26 @@ impl Turn<'_> {
         read: &Read,
         rule: ReadRule,
         since: Option<u64>,
-    ) -> Ruling<Vec<EffectId>> {
+    ) -> Ruling<(Vec<EffectId>, Vec<EffectId>)> {
         if let Some(scope) = self.compensating(id)
             && !self.state.live_writers(&read.key).is_empty()
         {
             return Err(scope.into());
         }
         let writers = self.look(id, read, rule)?;
-        if let (Some(since), None) = (since, read.version)
-            && let Some(writer) = self.saw_doomed(&read.key, since)?
-        {
-            let rollback = self.state.effects.get(writer).and_then(|effect| effect.rollback);
-            let key = read.key.clone();
-            return Err(Refusal::DirtyKey { key, writers: vec![writer], rollback }.into());
+        let (Some(since), None) = (since, read.version) else { return Ok((writers, Vec::new())) };
+        let mut writers: BTreeSet<EffectId> = writers.into_iter().collect();
+        let under = self.seen_voided(&read.key, since, EffectId(0), &mut writers)?;
+        if let Some(writer) = self.saw_doomed(&read.key, since)?.or(under) {
+            return Err(self.saw_dirty(&read.key, writer).into());
         }
-        Ok(writers)
+        let voids = self.voided_since(&read.key, since);
+        Ok((writers.into_iter().collect(), voids))
+    }
+
+    fn saw_dirty(&self, key: &Key, writer: EffectId) -> Refusal {
+        let rollback = self.state.effects.get(writer).and_then(|effect| effect.rollback);
+        Refusal::DirtyKey { key: key.clone(), writers: vec![writer], rollback }
     }
 
     /// A refused observation has already happened in the world: the branch is held by what it may
@@ -127,6 +133,7 @@ impl Turn<'_> {
         let mut renewed = Vec::new();
         for observation in observed {
             let mut writers = BTreeSet::new();
+            let mut voids: BTreeSet<EffectId> = observation.voids.iter().copied().collect();
             let mut open = observation.writers.clone();
             while let Some(writer) = open.pop() {
                 match self.state.effects.get(writer).map(|effect| effect.state) {
@@ -141,6 +148,7 @@ impl Turn<'_> {
                             return self.stop_reader(id, writer);
                         }
                         Some(Fate::Void) => {
+                            voids.insert(writer);
                             open.extend(self.void_rested_on(writer)?);
                         }
                         _ => {}
@@ -149,6 +157,7 @@ impl Turn<'_> {
             }
             renewed.push(Observation {
                 writers: writers.into_iter().collect(),
+                voids: voids.into_iter().collect(),
                 ..observation.clone()
             });
         }
@@ -196,20 +205,25 @@ impl Turn<'_> {
                     version: read.version,
                     writers,
                     at: id.0,
+                    voids: Vec::new(),
                 }),
                 Err((refusal, cause)) => {
                     saw.get_or_insert((refusal, cause));
                 }
             }
         }
-        let mut rests_on: Vec<EffectId> =
+        let mut rests_on: BTreeSet<EffectId> =
             observations.iter().flat_map(|seen| seen.writers.iter().copied()).collect();
+        for read in keys.iter().filter(|read| read.version.is_none()) {
+            if let Some(cause) = self.seen_voided(&read.key, id.0, id, &mut rests_on)? {
+                saw.get_or_insert_with(|| (self.saw_dirty(&read.key, cause), cause));
+            }
+        }
         // It falls with the writers that fell meanwhile, and is undone before them (I13).
         for entry in keys.iter().filter_map(|read| self.state.keys.get(&read.key)) {
             rests_on.extend(self.doomed_since(entry, id));
         }
-        rests_on.sort_unstable();
-        rests_on.dedup();
+        let rests_on = rests_on.into_iter().collect();
         self.emit(Event::ObservedLate { effect: id, observations: observations.clone(), rests_on });
         if let Some((refusal, cause)) = saw {
             self.doom(
@@ -235,10 +249,7 @@ impl Turn<'_> {
         if read.version.is_none()
             && let Some(writer) = self.saw_doomed(&read.key, id.0)?
         {
-            let rollback = self.state.effects.get(writer).and_then(|effect| effect.rollback);
-            let key = read.key.clone();
-            let refusal = Refusal::DirtyKey { key, writers: vec![writer], rollback };
-            return Ok(Err((refusal, writer)));
+            return Ok(Err((self.saw_dirty(&read.key, writer), writer)));
         }
         match self.look(branch, read, ReadRule::Speculative) {
             Ok(writers) if writers.contains(&id) => {

@@ -120,7 +120,7 @@ impl Turn<'_> {
         }
         let live = self.state.effects.get(id).is_some_and(Effect::is_live);
         if !live {
-            self.not_run_settled(id, problem);
+            self.not_run_settled(id, problem, Vec::new());
             return Ok(Reply::Effect { effect: id, state: None });
         }
         let (rests_on, saw) = self.second_look(id)?;
@@ -129,7 +129,8 @@ impl Turn<'_> {
             let sentence = super::doom::Sentence { never: Some(id), ..self.sentence(&[id], &[]) };
             let reason = format!("it read a value of effect {cause}, which is doomed");
             self.execute(sentence, None, &reason, crate::model::Trigger::Automatic);
-            self.not_run_settled(id, problem);
+            // What rested on it is undone before what it saw (I13).
+            self.not_run_settled(id, problem, rests_on);
             return Ok(Reply::Effect { effect: id, state: None });
         }
         self.make_void(id, problem, rests_on);
@@ -137,10 +138,10 @@ impl Turn<'_> {
     }
 
     /// The call of a doomed or delivered effect did not run.
-    fn not_run_settled(&mut self, id: EffectId, problem: &Problem) {
+    fn not_run_settled(&mut self, id: EffectId, problem: &Problem, observed: Vec<EffectId>) {
         let delivered =
             self.state.effects.get(id).is_some_and(|effect| effect.state == EffectState::Committed);
-        self.emit(Event::NotRun { effect: id, problem: problem.clone(), observed: Vec::new() });
+        self.emit(Event::NotRun { effect: id, problem: problem.clone(), observed });
         if delivered {
             self.emit(Event::Alerted {
                 severity: Severity::Critical,
@@ -236,11 +237,12 @@ impl Turn<'_> {
                 }
                 .into())
             }
-            (EffectState::Live | EffectState::Committed, Outcome::Unknown, Outcome::NotRun)
-                if evidence =>
-            {
-                settled("reported as run by an earlier holder")
-            }
+            // Evidence outlives the doom: its inverse must not be dropped on a later word (C29).
+            (
+                EffectState::Live | EffectState::Committed | EffectState::Doomed,
+                Outcome::Unknown,
+                Outcome::NotRun,
+            ) if evidence => settled("reported as run by an earlier holder"),
             (EffectState::Live | EffectState::Committed, Outcome::Unknown, _)
             | (EffectState::Doomed, Outcome::Unknown, Outcome::NotRun) => Ok(()),
             (EffectState::Doomed, _, Outcome::Done) => {
@@ -275,7 +277,9 @@ impl Turn<'_> {
             Some(Fate::Doomed)
                 if report.outcome == Outcome::NotRun
                     && current == Some(token)
-                    && self.story(id)?.is_some_and(|story| story.outcome == Outcome::Unknown) =>
+                    && self
+                        .story(id)?
+                        .is_some_and(|story| story.outcome == Outcome::Unknown && !story.told) =>
             {
                 return Ok(());
             }
@@ -309,6 +313,7 @@ impl Turn<'_> {
         let mut cause = None;
         for read in effect.reads.iter().filter(|read| read.version.is_none()) {
             cause = cause.or(self.saw_doomed(&read.key, id.0)?);
+            cause = cause.or(self.seen_voided(&read.key, id.0, id, &mut more)?);
             if let Some(entry) = self.state.keys.get(&read.key) {
                 more.extend(entry.frontier.iter().copied().filter(|writer| *writer > id));
                 more.extend(self.doomed_since(entry, id));

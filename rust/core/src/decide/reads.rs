@@ -1,6 +1,8 @@
 //! What a read of a key may have seen: the heart of I12.
 
-use super::{Fate, Ruling, Turn};
+use std::collections::BTreeSet;
+
+use super::{Fate, Ruling, Stop, Turn};
 use crate::model::{BranchId, EffectId, EffectState, Event, Key, Name, Read, ReadRule, Refusal};
 
 impl Turn<'_> {
@@ -120,6 +122,39 @@ impl Turn<'_> {
             return Ok(None);
         }
         self.saw_doomed_long_ago(key, since)
+    }
+
+    /// Writers of a key that became void after `since`, ascending.
+    pub(super) fn voided_since(&self, key: &Key, since: u64) -> Vec<EffectId> {
+        let trace = self.state.keys.get(key).and_then(|entry| entry.trace.as_ref());
+        let voided = trace.into_iter().flat_map(|trace| &trace.voided);
+        let mut found: Vec<EffectId> =
+            voided.filter(|(_, at)| *at > since).map(|(void, _)| *void).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// A writer that became void after `since` may have been seen while it counted as live: the reader
+    /// rests on what it rested on. Answers the doomed one among these, which dooms the reader (C22).
+    pub(super) fn seen_voided(
+        &self,
+        key: &Key,
+        since: u64,
+        reader: EffectId,
+        rests_on: &mut BTreeSet<EffectId>,
+    ) -> Ruling<Option<EffectId>> {
+        let mut cause = None;
+        for void in self.voided_since(key, since).into_iter().filter(|void| *void != reader) {
+            match self.after_void(void, rests_on) {
+                Err(Stop::Refused {
+                    refusal: Refusal::DoomedDependency { dependency, .. },
+                    ..
+                }) => cause = cause.or(Some(dependency)),
+                other => other?,
+            }
+        }
+        rests_on.remove(&reader);
+        Ok(cause)
     }
 
     /// The same from the log, for a look that began before what memory keeps.

@@ -26,6 +26,8 @@ pub(super) struct Story {
     claimed: bool,
     /// Evidence that came during a claim; it counts when the claim ends.
     evidence: bool,
+    /// A stale holder said that the call ran while the effect was live.
+    pub(super) told: bool,
     report: Option<Report>,
     /// Who took over which branch, which branches merged, restores: they decide the token.
     owners: Vec<(u64, Ownership)>,
@@ -53,6 +55,7 @@ impl Story {
             completed_at: 0,
             claimed: false,
             evidence: false,
+            told: false,
             report: None,
             owners: Vec::new(),
             registered,
@@ -110,9 +113,12 @@ impl Story {
                 self.outcome = Outcome::NotRun;
             }
             // On a live effect it is a note and no outcome (C29).
-            Event::Evidence { effect, outcome, inverse, .. }
-                if *effect == self.effect && self.is_decided() =>
+            Event::Evidence { effect, outcome, .. }
+                if *effect == self.effect && !self.is_decided() =>
             {
+                self.told |= *outcome == Outcome::Done;
+            }
+            Event::Evidence { effect, outcome, inverse, .. } if *effect == self.effect => {
                 self.outcome = *outcome;
                 self.late |= *outcome == Outcome::Done;
                 self.take_inverse(seq, inverse.as_ref());

@@ -97,11 +97,14 @@ impl Turn<'_> {
     /// The fence of a commit side without live effects: committed, as far as anything of it is; one
     /// that asks for void effects only ends as aborted (section 5).
     fn nothing_won(&mut self, commit: &[Target], by: Option<&str>) -> FenceInfo {
-        let void = |target: &Target| match *target {
-            Target::Effect(id) => self.history.fate(id).ok().flatten() == Some(Fate::Void),
-            Target::Branch(_) => false,
-        };
-        if !commit.iter().all(void) {
+        // A branch without live effects asks for nothing.
+        let mut named = commit.iter().filter_map(|target| match target {
+            Target::Effect(id) => Some(*id),
+            Target::Branch(_) => None,
+        });
+        let void = |id: EffectId| self.history.fate(id).ok().flatten() == Some(Fate::Void);
+        let asked = commit.iter().any(|target| matches!(target, Target::Effect(_)));
+        if !asked || !named.all(void) {
             return self.fence(None, Vec::new(), commit.to_vec(), by.map(str::to_owned));
         }
         let waiting = self.intend(Vec::new(), commit.to_vec(), by, Vec::new());

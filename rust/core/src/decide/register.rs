@@ -243,8 +243,13 @@ impl Turn<'_> {
         if self.state.live_effect(effect).is_none() || !self.state.branches.contains_key(&branch) {
             return;
         }
-        let observation =
-            Observation { key: Key::default(), version: None, writers: vec![effect], at: 0 };
+        let observation = Observation {
+            key: Key::default(),
+            version: None,
+            writers: vec![effect],
+            at: 0,
+            voids: Vec::new(),
+        };
         self.emit(Event::Observed { branch, observations: vec![observation] });
     }
 }

@@ -17,6 +17,7 @@ impl Turn<'_> {
         riding: Vec<Observation>,
     ) -> Ruling<Registered> {
         let call = &placed.call;
+        self.call_words(call)?;
         let class = self.class_of(call)?;
         self.approved_code(call.inverse.as_ref())?;
         let mut rests_on: BTreeSet<EffectId> = BTreeSet::new();
@@ -30,9 +31,9 @@ impl Turn<'_> {
         self.within_limits(batch, placed, mode, &rests_on)?;
         let inverse = call.inverse.as_ref();
         let deadline_ms = inverse.and_then(|inverse| {
-            inverse
-                .deadline_ms
-                .or_else(|| inverse.deadline_after_ms.map(|after| self.now_ms + after))
+            inverse.deadline_ms.or_else(|| {
+                inverse.deadline_after_ms.map(|after| self.now_ms.saturating_add(after))
+            })
         });
         let call = Registration { follows: by_id(batch, &call.follows), ..call.clone() };
         Ok(Registered {
@@ -64,7 +65,11 @@ impl Turn<'_> {
     fn early_start(&self, placed: &Placed, class: Class, mode: Mode) -> Ruling<()> {
         let call = &placed.call;
         if class != Class::Irreversible || mode == Mode::Deferred {
-            return Ok(());
+            if call.approval.is_none() {
+                return Ok(());
+            }
+            let reason = "only an irreversible call that starts before its fence takes an approval";
+            return Err(Refusal::Options { option: "approval", reason: reason.into() }.into());
         }
         let tool = call.tool.clone();
         let Some(id) = call.approval else {
@@ -177,7 +182,7 @@ impl Turn<'_> {
     }
 
     /// A void effect stands for what it rested on.
-    fn after_void(&self, id: EffectId, rests_on: &mut BTreeSet<EffectId>) -> Ruling<()> {
+    pub(super) fn after_void(&self, id: EffectId, rests_on: &mut BTreeSet<EffectId>) -> Ruling<()> {
         let mut open = vec![id];
         let mut seen = BTreeSet::new();
         while let Some(id) = open.pop() {

@@ -189,8 +189,8 @@ impl Turn<'_> {
                 self.emit(Event::StepReleased { effect: id, expired: false });
             }
             StepEnd::NeverHappened => {
-                let ran =
-                    self.state.effects.get(id).is_some_and(|known| known.outcome == Outcome::Done);
+                let ran = self.state.effects.get(id);
+                let ran = ran.is_some_and(|known| known.outcome == Outcome::Done || known.evidence);
                 if ran {
                     return Err(Refusal::Options {
                         option: "probe",

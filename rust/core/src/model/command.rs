@@ -62,6 +62,10 @@ pub struct Observation {
     /// the writer was met as the effect of a known idempotency key.
     #[n(3)]
     pub at: u64,
+    /// Writers that it may have seen while they counted as live, and that are void by now. The reader
+    /// rests on what these rested on, and evidence that one of them ran stops the branch.
+    #[cbor(n(4), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
+    pub voids: Vec<EffectId>,
 }
 
 impl Observation {
@@ -249,6 +253,8 @@ pub enum Command {
         overwrite: Overwrite,
         #[n(5)]
         lease_ms: Option<u64>,
+        #[n(6)]
+        parent_token: Option<Token>,
     },
     /// Hands out a new token and makes older ones stale.
     #[n(5)]

@@ -134,7 +134,7 @@ impl State {
         }
         self.names.insert(branch.name.clone(), id);
         self.branches.insert(id, branch);
-        self.lease_branch(id, made.lease_ms.map(|lease| now_ms + lease));
+        self.lease_branch(id, made.lease_ms.map(|lease| now_ms.saturating_add(lease)));
     }
 
     /// Sets the end of a branch's lease and its timer.
@@ -151,7 +151,7 @@ impl State {
 
     fn renew_lease(&mut self, id: BranchId, now_ms: u64) {
         let lease = self.branches.get(&id).and_then(|branch| branch.lease_ms);
-        self.lease_branch(id, lease.map(|lease| now_ms + lease));
+        self.lease_branch(id, lease.map(|lease| now_ms.saturating_add(lease)));
     }
 
     fn take_branch(&mut self, seq: u64, now_ms: u64, id: BranchId, worker_gone: bool) {
@@ -287,6 +287,7 @@ impl State {
                 }
             }
             branch.observed.extend(live);
+            branch.voids.extend(observation.voids.iter().copied());
             branch.note(seq);
         }
     }

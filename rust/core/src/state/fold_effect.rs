@@ -230,6 +230,8 @@ impl State {
             Event::ObservedLate { effect, observations, rests_on } => {
                 self.rest_on_more(seq, *effect, rests_on);
                 self.name_versions(*effect, observations);
+                let plain = observations.iter().filter(|seen| seen.version.is_none());
+                self.see_voided(*effect, plain.map(|seen| seen.key.clone()).collect());
             }
             Event::Done { effect, result, inverse, rests_on } => {
                 self.rest_on_more(seq, *effect, rests_on);
@@ -338,7 +340,9 @@ impl State {
     }
 
     fn done(&mut self, seq: u64, id: EffectId, inverse: Option<&Inverse>) {
-        self.see_voided(id);
+        let Some(effect) = self.effects.get(id) else { return };
+        let plain = effect.reads.iter().filter(|read| read.version.is_none());
+        self.see_voided(id, plain.map(|read| read.key.clone()).collect());
         let Some(effect) = self.effects.get_mut(id) else { return };
         effect.outcome = Outcome::Done;
         if let Some(inverse) = inverse {
@@ -352,21 +356,28 @@ impl State {
         self.settled(seq, id);
     }
 
-    /// Writers of its reads that became void while it ran may have been seen (C22).
-    fn see_voided(&mut self, id: EffectId) {
-        let Some(effect) = self.effects.get(id) else { return };
+    /// Writers of these keys that became void while it ran may have been seen (C22).
+    fn see_voided(&mut self, id: EffectId, keys: Vec<Key>) {
         let mut voids: Vec<EffectId> = Vec::new();
-        for read in effect.reads.iter().filter(|read| read.version.is_none()) {
-            if let Some(trace) = self.keys.get(&read.key).and_then(|entry| entry.trace.as_ref()) {
-                voids.extend(
-                    trace.voided.iter().filter(|(_, at)| *at > id.0).map(|(void, _)| *void),
-                );
+        let mut records: Vec<u64> = Vec::new();
+        for key in keys {
+            let Some(trace) = self.keys.get(&key).and_then(|entry| entry.trace.as_ref()) else {
+                continue;
+            };
+            let seen = trace.voided.iter().filter(|(void, at)| *at > id.0 && *void != id);
+            let before = voids.len();
+            voids.extend(seen.map(|(void, _)| *void));
+            if voids.len() > before {
+                records.extend(trace.records.iter().copied());
             }
         }
         if let Some(effect) = self.effects.get_mut(id) {
-            effect.voids.extend(voids.into_iter().filter(|void| *void != id));
+            effect.voids.extend(voids);
             effect.voids.sort_unstable();
             effect.voids.dedup();
+            effect.records.extend(records);
+            effect.records.sort_unstable();
+            effect.records.dedup();
         }
     }
 
@@ -387,7 +398,11 @@ impl State {
         effect.outcome = Outcome::NotRun;
         match effect.state {
             EffectState::Live => self.make_void(seq, id, observed),
-            EffectState::Doomed => self.discard_unbegun(seq, id),
+            EffectState::Doomed => {
+                self.rest_on_more(seq, id, observed);
+                self.order = None;
+                self.discard_unbegun(seq, id);
+            }
             _ => self.delivery_ended(id),
         }
     }
@@ -395,6 +410,8 @@ impl State {
     /// A live effect never happened: what rested on it inherits what it rested on.
     fn make_void(&mut self, seq: u64, id: EffectId, observed: &[EffectId]) {
         self.wake_watchers(id);
+        // What its last look added is inherited, too.
+        self.rest_on_more(seq, id, observed);
         let below = ids(self.graph.dependencies(id.0));
         let above = ids(self.graph.inherit(id.0));
         let Some(effect) = self.effects.remove(id) else { return };
@@ -470,6 +487,12 @@ impl State {
         let Some(branch) = self.branches.get_mut(&holder) else { return };
         if branch.base.remove(&void) {
             branch.base.extend(live.iter().copied());
+            // What it started from failed, maybe because of what that rested on (C26).
+            branch.observed.extend(live.iter().copied());
+            branch.voids.extend(effect.voids.iter().copied());
+            for heir in &live {
+                branch.stand(*heir, effect.unnamed_reads());
+            }
         }
         let mut stood = branch.stands.get(&void).cloned().unwrap_or_default();
         if branch.unobserve(void) {

@@ -229,7 +229,8 @@ impl fmt::Display for StorageError {
             Self::LockLost { reason } => write!(
                 f,
                 "the store's lock file is not the one that was opened ({reason}), so others could \
-                 write at the same time; close the store everywhere and open it again"
+                 write at the same time; close the store everywhere and open it again. If its \
+                 directory was removed, the store is gone with it: restore a backup"
             ),
             Self::HistoryRewound { seen, found: Some(found) } => write!(
                 f,

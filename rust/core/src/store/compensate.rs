@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use super::engine::unpoisoned;
 use super::{EffectStore, Payloads};
 use crate::error::Error;
 use crate::model::{
@@ -18,6 +20,22 @@ thread_local! {
 
 /// A step whose handler runs: its store, its rollback, its effect.
 type Handling = ([u8; 16], RollbackId, EffectId);
+
+/// Steps that some handler of this process is at, each with what the handler itself has reported: that
+/// it gave the step back, or any other end.
+static TOLD: Mutex<BTreeMap<Claim, Option<bool>>> = Mutex::new(BTreeMap::new());
+
+/// Store, effect, number of the claim.
+type Claim = ([u8; 16], EffectId, u64);
+
+/// Notes that a step was ended; a pass that runs its handler just now does not end it again.
+pub(super) fn told(store: &EffectStore, hold: StepHold, released: bool) -> Result<(), Error> {
+    let step = (store.store_id()?, hold.effect, hold.token.number);
+    if let Some(told) = unpoisoned(&TOLD).get_mut(&step) {
+        *told = Some(released);
+    }
+    Ok(())
+}
 
 /// Refuses registrations, reads and another compensation by the code of a handler.
 pub(super) fn outside_of_handlers(store: &EffectStore) -> Result<(), Error> {
@@ -125,7 +143,18 @@ impl EffectStore {
                 continue;
             };
             touched.insert(current.rollback);
-            let outcome = self.handle(&current, handler);
+            let (outcome, told) = self.handle(&current, handler);
+            if let Some(released) = told {
+                // The handler has reported for itself. What it gave back is for another pass.
+                if released {
+                    passed.insert(current.effect);
+                }
+                if outcome == Handled::Stop {
+                    break;
+                }
+                step = self.claim(&spec_of(options, &passed), 0)?;
+                continue;
+            }
             if outcome == Handled::Stop {
                 self.end(&current, StepEnd::Interrupted, Payloads::default(), None)?;
                 break;
@@ -146,19 +175,29 @@ impl EffectStore {
         self.summary(touched)
     }
 
-    fn handle(&self, step: &StepInfo, handler: &mut dyn FnMut(&StepInfo) -> Handled) -> Handled {
-        struct Leave;
+    /// What the handler made of the step, and whether it reported for itself and gave the step back.
+    fn handle(
+        &self,
+        step: &StepInfo,
+        handler: &mut dyn FnMut(&StepInfo) -> Handled,
+    ) -> (Handled, Option<bool>) {
+        struct Leave(Claim);
         impl Drop for Leave {
             fn drop(&mut self) {
+                unpoisoned(&TOLD).remove(&self.0);
                 HANDLING.with_borrow_mut(|handling| {
                     handling.pop();
                 });
             }
         }
-        let Ok(store) = self.store_id() else { return Handled::Stop };
+        let Ok(store) = self.store_id() else { return (Handled::Stop, None) };
+        let claim = (store, step.effect, step.token.number);
+        unpoisoned(&TOLD).insert(claim, None);
         HANDLING.with_borrow_mut(|handling| handling.push((store, step.rollback, step.effect)));
-        let _leave = Leave;
-        handler(step)
+        let _leave = Leave(claim);
+        let outcome = handler(step);
+        let told = unpoisoned(&TOLD).get(&claim).copied().flatten();
+        (outcome, told)
     }
 
     /// Ends an attempt. A lease that was lost meanwhile is no error here: whoever holds the step now
@@ -171,7 +210,7 @@ impl EffectStore {
         next: Option<ClaimSpec>,
     ) -> Result<Option<StepInfo>, Error> {
         let hold = StepHold { effect: step.effect, token: step.token };
-        match self.end_step(hold, end, payloads, next.clone()) {
+        match self.finish_step(hold, end, payloads, next.clone()) {
             Err(Error::Refused { refusal: Refusal::LeaseLost { .. }, .. }) => match next {
                 Some(next) => self.claim(&next, 0),
                 None => Ok(None),

@@ -99,6 +99,7 @@ impl Engine {
     /// The state, and the view of the log that it is the fold of.
     #[allow(clippy::type_complexity)] // Two parts of one look.
     pub(super) fn look(&self) -> Result<(MutexGuard<'_, Core>, Box<dyn ReadView + '_>), Error> {
+        super::clock::outside()?;
         let mut core = unpoisoned(&self.core);
         core.usable()?;
         let view = self.storage.read()?;
@@ -128,6 +129,7 @@ impl Engine {
 
     /// Decides a command and answers once its events are durable.
     pub(super) fn submit(&self, command: Command, payloads: Payloads) -> Result<Reply, Error> {
+        super::clock::outside()?;
         // New work needs the disk reserve; what ends or undoes old work may use it up.
         if matches!(command, Command::Register { .. } | Command::CreateBranch { .. }) {
             self.storage.reserve_ok()?;
@@ -379,6 +381,7 @@ impl Engine {
 
     /// Makes pending observations durable and lets nobody in any more.
     pub(super) fn close(&self) -> Result<(), Error> {
+        super::clock::outside()?;
         let flush = {
             let core = unpoisoned(&self.core);
             if core.closed || core.poisoned.is_some() {

@@ -27,6 +27,7 @@ impl EffectStore {
     /// # Errors
     /// Where the copy cannot be written.
     pub fn backup(&self, to: &Path) -> Result<(), Error> {
+        self.elsewhere(to)?;
         // The turn to write keeps batches away; the lock over the state must not be held while it is
         // waited for, since whoever has it waits for the state. A later version's store is copied, too.
         match self.engine().lock().map(drop) {
@@ -41,8 +42,27 @@ impl EffectStore {
     /// # Errors
     /// Where the file exists or cannot be written.
     pub fn export(&self, file: &Path) -> Result<u64, Error> {
+        self.elsewhere(file)?;
         let view = self.engine().view()?;
         Ok(export(view.as_ref(), file)?)
+    }
+
+    /// Refuses a place inside the store's own directory: nothing but the store belongs there, and what
+    /// removes or copies the one would take the other along.
+    fn elsewhere(&self, place: &Path) -> Result<(), Error> {
+        let Ok(own) = std::fs::canonicalize(self.path()) else { return Ok(()) };
+        let there = place.ancestors().find_map(|part| {
+            let part = if part.as_os_str().is_empty() { Path::new(".") } else { part };
+            std::fs::canonicalize(part).ok()
+        });
+        if there.is_some_and(|there| there.starts_with(&own)) {
+            let reason = format!(
+                "{} lies in the store's own directory; name another place",
+                place.display()
+            );
+            return Err(Refusal::Options { option: "path", reason }.into());
+        }
+        Ok(())
     }
 
     /// Makes a new store from an export file, beside its place first: a file that does not fit leaves

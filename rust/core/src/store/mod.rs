@@ -2,6 +2,7 @@
 
 mod artifact;
 mod breaks;
+mod clock;
 mod compensate;
 mod core;
 mod engine;
@@ -133,6 +134,7 @@ impl EffectStore {
         path: PathBuf,
         options: Options,
     ) -> Result<EffectStore, Error> {
+        clock::same(&storage, options.clock.as_ref())?;
         let store_id = storage.format().store_id;
         let patience = Duration::from_millis(options.busy_timeout_ms);
         let engine = Engine::new(storage, options.clock, options.machine, patience)?;

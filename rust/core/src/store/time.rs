@@ -104,7 +104,7 @@ impl StoreTime {
     /// Milliseconds since 1970.
     pub(super) fn now_ms(&self) -> u64 {
         if let Some(clock) = &self.given {
-            return clock();
+            return super::clock::read(clock);
         }
         let since = (self.machine)().boot_ms.cast_signed();
         let now = since.saturating_add(self.offset_ms.load(Ordering::Relaxed));

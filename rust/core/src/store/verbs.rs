@@ -21,6 +21,9 @@ pub struct NewBranch {
     pub agent: Option<String>,
     /// Its parent.
     pub parent: Option<BranchId>,
+    /// The token of the parent that the caller holds; without one the parent is only named, and its
+    /// token is not looked at.
+    pub parent_token: Option<Token>,
     /// What it may rest on.
     pub reads: ReadRule,
     /// What writing over a live writer means.
@@ -55,11 +58,13 @@ impl EffectStore {
     /// Makes a branch.
     ///
     /// # Errors
-    /// [`Refusal::BranchExists`], [`Refusal::LimitExceeded`], or the parent's state.
+    /// [`Refusal::BranchExists`], [`Refusal::LimitExceeded`], [`Refusal::StaleToken`] of the parent, or
+    /// the parent's state.
     pub fn create_branch(&self, new: NewBranch) -> Result<BranchInfo, Error> {
         let agent = new.agent.unwrap_or_else(|| new.name.clone());
-        let NewBranch { name, parent, reads, overwrite, lease_ms, .. } = new;
-        let command = Command::CreateBranch { name, agent, parent, reads, overwrite, lease_ms };
+        let NewBranch { name, parent, parent_token, reads, overwrite, lease_ms, .. } = new;
+        let command =
+            Command::CreateBranch { name, agent, parent, reads, overwrite, lease_ms, parent_token };
         expect!(self.submit(command), Reply::Branch(branch) => branch)
     }
 
@@ -345,6 +350,19 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::LeaseLost`]: somebody else holds the step now; the report is kept as evidence.
     pub fn end_step(
+        &self,
+        hold: StepHold,
+        end: StepEnd,
+        payloads: Payloads,
+        next: Option<ClaimSpec>,
+    ) -> Result<Option<StepInfo>, Error> {
+        let released = end == StepEnd::Interrupted;
+        let step = self.finish_step(hold, end, payloads, next)?;
+        super::compensate::told(self, hold, released)?;
+        Ok(step)
+    }
+
+    pub(super) fn finish_step(
         &self,
         hold: StepHold,
         end: StepEnd,

@@ -160,6 +160,7 @@ impl Store {
             reads: ReadRule::Speculative,
             overwrite: Overwrite::Guard,
             lease_ms: None,
+            parent_token: None,
         });
         let Ok(Reply::Branch(info)) = made else { panic!("{made:?}") };
         Line { id: info.id, token: info.token }

@@ -183,7 +183,6 @@ impl Model {
         Ok(Effect {
             id: self.last_id + 1,
             branch: name,
-            agent: branch.agent,
             tool: call.tool,
             args: call.args,
             reads: call.reads.clone(),
@@ -203,6 +202,7 @@ impl Model {
             rollback: None,
             undo: None,
             evidence: false,
+            was_void: false,
             late: false,
             closed: false,
         })
@@ -410,6 +410,7 @@ impl Model {
         record.evidence = true;
         let registered = record.registered;
         if record.state == Life::Void {
+            record.was_void = true;
             self.doom(&Ids::from([effect]));
         }
         self.raise_generation(effect);

@@ -119,6 +119,7 @@ impl Peer {
             name: format!("b{name}"),
             agent: Some(new.agent.to_owned()),
             parent: new.parent.map(|parent| self.lines[&parent]),
+            parent_token: None,
             reads: match new.rule {
                 Rule::Speculative => real::ReadRule::Speculative,
                 Rule::Sealed => real::ReadRule::Sealed,

@@ -225,7 +225,7 @@ impl Model {
             let anyone = e.inverse.as_ref().is_some_and(|inverse| inverse.anyone);
             let open = matches!(self.rollbacks[&rollback].gate, Gate::Automatic | Gate::Approved);
             undo.status == Status::Due
-                && (agent == "*" || anyone || agent == e.agent)
+                && (agent == "*" || anyone || agent == self.branches[&e.branch].agent)
                 && open
                 && undo.not_before_ms <= self.now_ms
                 && !self.waits(e.id)

@@ -174,7 +174,6 @@ pub enum Class {
 pub struct Effect {
     pub id: Id,
     pub branch: Name,
-    pub agent: &'static str,
     pub tool: u8,
     pub args: u8,
     pub reads: Vec<(Key, Option<Id>)>,
@@ -195,6 +194,7 @@ pub struct Effect {
     pub rollback: Option<Id>,
     pub undo: Option<Undo>,
     pub evidence: bool,
+    pub was_void: bool,
     pub late: bool,
     pub closed: bool,
 }
@@ -301,9 +301,12 @@ impl Model {
         let mut passed = Ids::new();
         let mut todo: Vec<Id> = self.effects[&effect].deps.keys().copied().collect();
         while let Some(dependency) = todo.pop() {
-            if self.state(dependency) != Life::Void {
+            let void = self.state(dependency) == Life::Void;
+            if !void {
                 found.insert(dependency);
-            } else if passed.insert(dependency) {
+            }
+            // What was inherited stays so when evidence comes that the void one ran after all.
+            if (void || self.effects[&dependency].was_void) && passed.insert(dependency) {
                 todo.extend(self.effects[&dependency].deps.keys());
             }
         }
@@ -311,13 +314,16 @@ impl Model {
         found
     }
 
-    /// The ids with void ones replaced by what they rested on.
+    /// The ids with void ones replaced by what they rested on, which stays when one of these ran
+    /// after all.
     pub fn expand<'a>(&self, ids: impl IntoIterator<Item = &'a Id>) -> Ids {
         let mut found = Ids::new();
         for id in ids {
-            if self.state(*id) == Life::Void {
+            let void = self.state(*id) == Life::Void;
+            if void || self.effects[id].was_void {
                 found.extend(self.direct(*id));
-            } else {
+            }
+            if !void {
                 found.insert(*id);
             }
         }

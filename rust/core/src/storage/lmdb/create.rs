@@ -91,7 +91,19 @@ fn install(
     dir: &Path,
     fill: impl FnOnce(&Path) -> Result<(), StorageError>,
 ) -> Result<bool, StorageError> {
-    make_directory(dir)?;
+    let made = make_directory(dir)?;
+    let outcome = install_in(dir, fill);
+    if made && outcome.is_err() {
+        // Only what was made here is taken away again, and only if nobody has put anything into it.
+        let _ = fs::remove_dir(dir);
+    }
+    outcome
+}
+
+fn install_in(
+    dir: &Path,
+    fill: impl FnOnce(&Path) -> Result<(), StorageError>,
+) -> Result<bool, StorageError> {
     let _lock = lock_directory(dir)?;
     let data = dir.join(DATA_FILE);
     if data.exists() {
@@ -138,10 +150,11 @@ fn remove_scratch(path: &Path) -> Result<(), StorageError> {
 }
 
 /// Makes the store's directory unless it is there. Its parent must exist.
-fn make_directory(dir: &Path) -> Result<(), StorageError> {
+/// Makes the directory; whether it was not there.
+fn make_directory(dir: &Path) -> Result<bool, StorageError> {
     match DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(false),
         Err(e) => Err(failed("create", dir, &e)),
     }
 }
