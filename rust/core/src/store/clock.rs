@@ -14,7 +14,10 @@ thread_local! {
 }
 
 /// Open storages of this process, each with the address of the clock that it was opened with.
-static OPEN: Mutex<Vec<(Weak<dyn Storage>, Option<usize>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+/// A storage, and its clock's address; none where it goes by the machine's.
+type Opened = (Weak<dyn Storage>, Option<usize>);
 
 /// Reads a clock. The store may be locked meanwhile.
 pub(super) fn read(clock: &Clock) -> u64 {
