@@ -75,9 +75,11 @@ from effectstore._errors import (
     UncommittedKeyError,
 )
 from effectstore._fence import Fence, Reconciliation
+from effectstore._metrics import Metrics, RollbackMetrics, Spread, StorageMetrics, StormMetrics
 from effectstore._open import import_store, open  # noqa: A004  # The name of the interface.
 from effectstore._outbox import Delivery, Outbox
 from effectstore._payload import Key, Keys, Reads
+from effectstore._process import DEFAULT_RULES, ApprovalRule, Impact, RootCause
 from effectstore._registration import Registration
 from effectstore._rollback import Rollback, Step
 from effectstore._session import BranchRef, EffectRef, Ref
@@ -106,11 +108,13 @@ from effectstore._values import (
 )
 
 __all__ = [
+    "DEFAULT_RULES",
     "Alert",
     "AlreadySettledError",
     "Approval",
     "ApprovalClosedError",
     "ApprovalRequiredError",
+    "ApprovalRule",
     "Artifact",
     "ArtifactFailure",
     "ArtifactMove",
@@ -149,6 +153,7 @@ __all__ = [
     "FrozenError",
     "HistoryRewoundError",
     "IdempotencyConflictError",
+    "Impact",
     "Inverse",
     "InverseRequiredError",
     "IrreversibleBeforeFenceError",
@@ -160,6 +165,7 @@ __all__ = [
     "Limits",
     "LockLostError",
     "LogRecord",
+    "Metrics",
     "NoBranchError",
     "NotCommittedError",
     "NotFoundError",
@@ -188,15 +194,20 @@ __all__ = [
     "Retry",
     "RetryLaterError",
     "Rollback",
+    "RollbackMetrics",
+    "RootCause",
     "Seconds",
     "SeparationOfDutiesError",
+    "Spread",
     "StaleTokenError",
     "Step",
     "StorageError",
+    "StorageMetrics",
     "Store",
     "StoreBusyError",
     "StoreClosedError",
     "StoreFullError",
+    "StormMetrics",
     "Story",
     "Token",
     "Tool",

@@ -1,5 +1,6 @@
 """Approvals and alerts: what a person is asked, and what a person must know."""
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +13,16 @@ from effectstore._values import Plan
 
 if TYPE_CHECKING:
     from effectstore import _effectstore as core
+
+
+_LEVELS = {"warning": logging.WARNING, "critical": logging.CRITICAL}
+
+logger = logging.getLogger("effectstore")
+
+
+def log_alert(severity: str, alert: int, told: str, ref: int) -> None:
+    """Write an alert that this process has raised to Python's log; the core calls it once the alert is durable."""
+    logger.log(_LEVELS.get(severity, logging.CRITICAL), "alert %d on %d: %s", alert, ref, told)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -93,6 +93,15 @@ ApprovalKind: TypeAlias = Literal["rollback", "effect"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "stale"]
 """The state of an approval."""
 
+RequestTrigger: TypeAlias = Literal["human", "agent", "judge"]
+"""Who asks for a governed rollback."""
+
+CauseCategory: TypeAlias = Literal["prompt", "data", "policy", "process", "tool", "other"]
+"""What kind of root cause a rollback had."""
+
+Reach: TypeAlias = Literal["full", "partial", "irreversible", "not_compensable"]
+"""How far a set of steps can be undone: its worst member decides."""
+
 Severity: TypeAlias = Literal["warning", "critical"]
 """How loud an alert is."""
 

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from effectstore import _check
 from effectstore import _effectstore as core
+from effectstore._approval import log_alert
 from effectstore._errors import OptionsError
 from effectstore._payload import Codec, Encode
 from effectstore._session import Session
@@ -48,6 +49,7 @@ def open(  # noqa: A001  # The name of the interface: effectstore.open.
         map_size=_check.optional_count(map_size, "map_size"),
         busy_timeout_ms=to_ms(busy_timeout, "busy_timeout"),
         clock=None if clock is None else clock_ms(clock),
+        on_alert=log_alert,
     )
     return Store(Session(handle, Codec(encode, lambda: Limits._of(handle.limits()).payload_bytes)))
 

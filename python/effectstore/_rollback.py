@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from effectstore._approval import Approval
 from effectstore._artifact import Fetch, content
+from effectstore._audit import audit_record
 from effectstore._base import Bound, Frozen, Plain, jsonable, shown
-from effectstore._choices import RollbackState, Trigger
+from effectstore._choices import CauseCategory, RollbackState, Trigger
 from effectstore._effect import Effect, problem
 from effectstore._errors import ContentMismatchError, OptionsError
-from effectstore._payload import Key, key_text, load, reads_raw, text
+from effectstore._payload import Key, key_text, load, optional_text, reads_raw, text
 from effectstore._plan import read_plan
+from effectstore._process import Impact, RootCause
 from effectstore._session import EffectRef, Session
 from effectstore._time import Seconds, moment, optional_moment, to_ms
 from effectstore._values import Plan, Report, Token
@@ -41,7 +43,10 @@ _STEP_FIELDS = (
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rollback(Bound, Plain):
-    """One durable plan of inverses with its progress. `effects` are its members, `approvals` ids, oldest first."""
+    """One durable plan of inverses with its progress. `effects` are its members, `approvals` ids, oldest first.
+
+    A `governed` one undoes committed effects, too: a person asked for it, and nothing happens until one approves it.
+    """
 
     _session: Session
     id: int
@@ -52,6 +57,11 @@ class Rollback(Bound, Plain):
     reason: str
     approvals: tuple[int, ...]
     report: Report
+    governed: bool
+    created: datetime
+    finished: datetime | None
+    root_cause: RootCause | None
+    waived_by: str | None
 
     @classmethod
     def _of(cls, session: Session, info: "core.RollbackInfo") -> "Rollback":
@@ -65,6 +75,11 @@ class Rollback(Bound, Plain):
             info.reason,
             tuple(info.approvals),
             Report.of(info.report),
+            info.governed,
+            moment(info.created_ms),
+            optional_moment(info.finished_ms),
+            None if info.root_cause is None else RootCause._of(info.root_cause),
+            None if info.waived is None else info.waived[0],
         )
 
     def _identity(self) -> tuple[object, ...]:
@@ -77,6 +92,32 @@ class Rollback(Bound, Plain):
     def plan(self) -> Plan:
         """The steps that are left, in the order in which one worker would take them."""
         return read_plan(self._session, self.id)
+
+    def impact(self) -> Impact:
+        """What was done and what rests on it, with keys, agents and class; known before anybody approves."""
+        return Impact._of(self._session.handle.impact(self.id))
+
+    def audit(self) -> dict[str, Any]:
+        """The audit record in terms of JSON, as far as it has come: what was undone, by whom, and who agreed."""
+        return audit_record(self._session.handle.audit(self.id))
+
+    def record_root_cause(
+        self, category: CauseCategory, *, note: str, by: str, remedy: str | None = None
+    ) -> "Rollback":
+        """Say why it was necessary, and (`remedy`) what was changed because of it.
+
+        It stays in review until both are known; the newest record counts. A cause that an earlier rollback had raises
+        an alert: the same kind, with the same note, the same remedy or an agent in common.
+        """
+        found = self._session.handle.record_root_cause(
+            self.id, category, text(note, "note"), text(by, "by"), optional_text(remedy, "remedy")
+        )
+        return Rollback._of(self._session, found)
+
+    def waive_remedy(self, *, by: str, reason: str) -> "Rollback":
+        """Say that nothing is changed because of it, and why."""
+        waived = self._session.handle.waive_remedy(self.id, text(by, "by"), text(reason, "reason"))
+        return Rollback._of(self._session, waived)
 
     def retry(self, step: "Step | EffectRef", *, by: str, reason: str) -> "Rollback":
         """Make a failed step due again."""

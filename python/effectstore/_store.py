@@ -31,6 +31,7 @@ from effectstore._choices import (
     Outcome,
     Overwrite,
     ReadRule,
+    RequestTrigger,
     RollbackState,
     Severity,
 )
@@ -41,6 +42,7 @@ from effectstore._errors import EffectStoreError, LimitExceededError, NotFoundEr
 from effectstore._fence import Fence, Reconciliation
 from effectstore._handlers import Handler, Handlers, ProgressHook
 from effectstore._iterate import PAGE, matches, pages
+from effectstore._metrics import Metrics
 from effectstore._outbox import Outbox
 from effectstore._payload import optional_text, text
 from effectstore._registration import Registration, placed
@@ -296,6 +298,37 @@ class Store(Frozen, Bound):
             raise TypeError(message)
         return [self._session.target(ref) for ref in refs]
 
+    def request_rollback(
+        self,
+        targets: Ref | Iterable[Ref],
+        *,
+        by: str,
+        reason: str,
+        trigger: RequestTrigger = "human",
+        program_order: bool = False,
+    ) -> Rollback:
+        """Ask for committed effects to be undone, with all that rests on them.
+
+        What rests on them is found by reading the log from the oldest on: observations and explicit `after`, with
+        `program_order=True` also what came after them on their branches. Nothing happens until a person approves; see
+        `Rollback.impact` and `.plan`. Live members fall with the approval, committed ones stay committed and become
+        compensated. If more comes to rest on them before the answer, the approval is stale and another is asked for.
+        """
+        found = self._session.handle.request_rollback(
+            self._targets(targets), text(by, "by"), text(reason, "reason"), trigger, program_order
+        )
+        rollback = Rollback._of(self._session, found)
+        logger.info("rollback %s of %d effects asked for by %s", rollback.id, len(rollback.effects), by)
+        return rollback
+
+    def review(self, *, since: int = 0, limit: int | None = None) -> Iterator[Rollback]:
+        """Finished rollbacks whose root cause or remedy is still owed, in id order."""
+
+        def fetch(after: int, size: int) -> list[Rollback]:
+            return [Rollback._of(self._session, info) for info in self._session.handle.review(after, size)]
+
+        return _listed(fetch, since, limit)
+
     def compensate(
         self,
         handlers: Handlers = None,
@@ -398,6 +431,10 @@ class Store(Frozen, Bound):
             return [Notice._of(self._session, info) for info in self._session.handle.notices(to, after, size)]
 
         return _listed(fetch, since, limit)
+
+    def metrics(self) -> Metrics:
+        """Measure storms, rollbacks and storage. It reads the log of the last 30 days, at most a million records."""
+        return Metrics._of(self._session.handle.metrics())
 
     def tick(self) -> int:
         """Do what fell due (leases, deadlines, backoffs); the number of events."""

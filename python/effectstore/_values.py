@@ -17,6 +17,7 @@ from effectstore._choices import (
     Reversibility,
     StepOutcome,
 )
+from effectstore._process import DEFAULT_RULES, ApprovalRule
 from effectstore._time import Seconds, moment, optional_moment, optional_ms, since_epoch_ms, to_ms
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Policy(Plain):
     """Rules of the store that its owners may set. Times are `Seconds`; `key_retention=None` keeps keys for ever.
 
     `confirm_within` is how long a downstream agent has for each of its turns to undo its part of a rollback.
+    `rules` is the approval matrix; the first row that fits decides.
     """
 
     require_inverse: bool = True
@@ -74,6 +76,7 @@ class Policy(Plain):
     confirm_within: Seconds = 300
     key_retention: Seconds | None = None
     separation_of_duties: bool = False
+    rules: tuple[ApprovalRule, ...] = DEFAULT_RULES
 
     def _raw(self) -> "core._Policy":
         return {
@@ -86,6 +89,7 @@ class Policy(Plain):
             "confirm_within_ms": to_ms(self.confirm_within, "confirm_within"),
             "key_retention_ms": optional_ms(self.key_retention, "key_retention"),
             "separation_of_duties": self.separation_of_duties,
+            "rules": None if self.rules == DEFAULT_RULES else [rule._raw() for rule in self.rules],
         }
 
     @classmethod
@@ -96,6 +100,7 @@ class Policy(Plain):
             confirm_within=named.pop("confirm_within_ms") / 1000,
             key_retention=None if retention_ms is None else retention_ms / 1000,
             retry=Retry._of(named.pop("retry")),
+            rules=tuple(ApprovalRule._of(rule) for rule in named.pop("rules")),
             **named,
         )
 
@@ -315,7 +320,10 @@ class BlockedStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report(NoTruth, Plain):
-    """What became of a rollback's members; each is in exactly one list (I18)."""
+    """What became of a rollback's members; each is in exactly one list (I18).
+
+    `limitations` say of undone effects what stays behind all the same.
+    """
 
     _ask: ClassVar[str] = "clean"
 
@@ -327,6 +335,7 @@ class Report(NoTruth, Plain):
     discarded: tuple[int, ...]
     clean: bool
     downstream_confirmed: bool
+    limitations: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def of(cls, info: "core.ReportInfo") -> Self:
@@ -340,6 +349,7 @@ class Report(NoTruth, Plain):
             tuple(info.discarded),
             info.clean,
             info.downstream_confirmed,
+            tuple(info.limitations),
         )
 
 
@@ -347,7 +357,7 @@ class Report(NoTruth, Plain):
 class CompensationReport(NoTruth, Plain):
     """What became of the whole rollbacks that a `compensate` touched, whichever agent ran their steps.
 
-    `approvals` are the ids of those that it waits for.
+    `approvals` are the ids of those that it waits for; `limitations` say of undone effects what stays behind.
     """
 
     _ask: ClassVar[str] = "clean"
@@ -362,6 +372,7 @@ class CompensationReport(NoTruth, Plain):
     approvals: tuple[int, ...]
     clean: bool
     downstream_confirmed: bool
+    limitations: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def of(cls, rollbacks: Iterable[int], reports: Iterable[Report], approvals: Iterable[int]) -> Self:
@@ -378,6 +389,7 @@ class CompensationReport(NoTruth, Plain):
             approvals=tuple(sorted(approvals)),
             clean=all(report.clean for report in each),
             downstream_confirmed=all(report.downstream_confirmed for report in each),
+            limitations=tuple(limitation for report in each for limitation in report.limitations),
         )
 
 

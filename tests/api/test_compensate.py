@@ -282,7 +282,6 @@ def test_whoever_caused_the_rollback_may_not_approve_it_where_the_policy_says_so
     assert store.compensate(world.handlers()).clean
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="the governed rollback comes with a later release")
 def test_the_audit_record_names_action_steps_and_people(store: Store, world: World) -> None:
     effects, rollback, approval = waiting(store, world)
     store.approval(approval).approve(by="ops", reason="go")
@@ -295,7 +294,6 @@ def test_the_audit_record_names_action_steps_and_people(store: Store, world: Wor
     assert all({"action", "id", "status"} <= set(step) for step in audit["rollback_steps"])
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="the governed rollback comes with a later release")
 def test_a_rollback_stays_in_review_until_cause_and_remedy_are_given(store: Store, world: World) -> None:
     _, rollback = aborted(store, world)
     store.compensate(world.handlers())
@@ -306,7 +304,6 @@ def test_a_rollback_stays_in_review_until_cause_and_remedy_are_given(store: Stor
     assert rollback.refresh().state == "closed"
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="the governed rollback comes with a later release")
 def test_plan_and_impact_say_what_will_happen(store: Store, world: World) -> None:
     effects, rollback = aborted(store, world, count=3)
     plan, impact = rollback.plan(), rollback.impact()

@@ -210,7 +210,6 @@ def test_the_policy_gives_the_defaults_of_compensation(open_store: OpenStore, wo
     assert [failure.attempts for failure in report.failed] == [2]
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="metrics come with a later release")
 def test_metrics_measure_storms(store: Store, world: World) -> None:
     a, b = store.branch("A"), store.branch("B")
     world.put(a, "X", 1)

@@ -153,9 +153,6 @@ def test_writing_what_it_reads_is_busy_until_it_reports(store: Store, world: Wor
     assert world.put(b, "X", 1).state == "live"
 
 
-@pytest.mark.xfail(
-    raises=(AssertionError, AttributeError), strict=True, reason="the governed rollback comes with a later release"
-)
 def test_a_failure_for_good_stays_committed_and_blocks_those_behind_it(store: Store, a: Branch) -> None:
     first = later(a, "first")
     second = later(a, "second", after=first)

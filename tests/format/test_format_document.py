@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "rust" / "core"
-MODEL = ["ids", "key", "branch", "breaks", "effect", "policy", "rollback", "artifact", "command", "event"]
+MODEL = ["ids", "key", "branch", "breaks", "effect", "policy", "rollback", "artifact", "command", "event", "governed"]
 
 Place = tuple[int, str, int | None, str]
 """Index and name of a variant, place and name of a field; a struct's field has the place in front and no other."""

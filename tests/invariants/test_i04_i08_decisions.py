@@ -219,7 +219,6 @@ def test_t1_no_committed_effect_is_in_an_automatic_rollback(store: Store, world:
     assert (states(store, e1), world.facts()) == (["committed"], {"X": 1})
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="the governed rollback comes with a later release")
 def test_t1_a_committed_effect_is_undone_only_by_a_governed_rollback(store: Store, world: World) -> None:
     a = store.branch("A", agent="a")
     e1 = world.put(a, "X", 1)

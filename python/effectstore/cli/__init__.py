@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import effectstore
-from effectstore.cli import act, artifacts, look, notices, try_out
+from effectstore.cli import act, artifacts, look, notices, review, try_out
 from effectstore.cli.common import INTERRUPTED, REFUSED, STORAGE, USAGE, MissingStoreError, UsageError
 from effectstore.cli.output import plain_text
 from effectstore.play import PlanError, TraceError
@@ -38,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     artifacts.add_commands(commands)
     act.add_commands(commands)
     notices.add_commands(commands)
+    review.add_commands(commands)
     try_out.add_commands(commands)
     return parser
 

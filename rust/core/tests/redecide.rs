@@ -19,7 +19,7 @@ use effectstore::model as real;
 use effectstore::model::{BranchId, Command, Event, Observed, Placed, Target};
 use effectstore::state::State;
 use effectstore::storage::{LmdbStorage, MemoryStorage, ReadView, Storage, StorageOptions};
-use effectstore::store::{BreakSignal, CompensateOptions, Handled, NewBranch};
+use effectstore::store::{BreakSignal, CompensateOptions, EffectFilter, Handled, NewBranch};
 use effectstore::{EffectStore, Options};
 use model::dice::{self, Setting};
 use model::peer::Peer;
@@ -250,4 +250,54 @@ fn i10_breaks_notices_and_confirmations_decided_again_give_the_recorded_events()
         assert!(kinds.contains_key(kind), "{kind} never happened: {kinds:?}");
     }
     decide_again(view.as_ref());
+}
+
+/// Asks for what was committed to be undone, agrees to some of it, and undoes what may be undone.
+fn govern(path: &std::path::Path) -> usize {
+    let mut options = Options::default();
+    options.clock = Some(Arc::new(|| 1_900_000_000_000));
+    let store = EffectStore::open(path, options).unwrap();
+    let committed =
+        EffectFilter { state: Some(real::EffectState::Committed), ..EffectFilter::default() };
+    let mut begun = 0;
+    for (place, effect) in store.effects(0, usize::MAX, &committed).unwrap().iter().enumerate() {
+        let targets = vec![real::Target::Effect(effect.id)];
+        let asked =
+            store.request_rollback(targets, "judge", "wrong", real::Trigger::Judge, place % 2 == 0);
+        // An earlier one may have undone it already.
+        let Ok(asked) = asked else { continue };
+        let before = store.impact(asked.id).unwrap().effects;
+        assert_eq!(before, asked.effects);
+        let approve = place % 3 != 2;
+        let answered = store.answer(asked.approvals[0], approve, "ops", Some("looked at it"));
+        assert!(answered.is_ok(), "nothing happened in between: {answered:?}");
+        begun += usize::from(approve);
+        let options =
+            CompensateOptions { rollback: Some(asked.id), ..CompensateOptions::default() };
+        store.compensate(&options, &mut |_| Handled::Completed(None)).unwrap();
+        for id in &asked.effects {
+            let state = store.effect(*id).unwrap().state;
+            assert!(approve || state != real::EffectState::Doomed, "a denial dooms nothing");
+        }
+        store.verify(None).unwrap();
+    }
+    store.close().unwrap();
+    begun
+}
+
+#[test]
+fn i10_governed_rollbacks_decided_again_give_the_recorded_events() {
+    let settings = [Setting::plain(), Setting::nested()];
+    let mut begun = 0;
+    for (place, setting) in (0_u64..).zip(&settings) {
+        for seed in 0..4 {
+            let (dir, storage) = played(setting, 1_000 + seed * 4 + place);
+            drop(storage);
+            let path = dir.path().join("store");
+            begun += govern(&path);
+            let storage = LmdbStorage::open(&path, &StorageOptions::default()).unwrap();
+            decide_again(storage.read().unwrap().as_ref());
+        }
+    }
+    assert!(begun > 8, "only {begun} governed rollbacks began");
 }

@@ -56,6 +56,14 @@ impl From<model::ApprovalInfo> for ApprovalInfo {
     }
 }
 
+/// The name of a severity.
+pub(crate) fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Warning => "warning",
+        Severity::Critical => "critical",
+    }
+}
+
 /// An alert.
 #[pyclass(frozen, get_all, module = "effectstore._effectstore")]
 pub(crate) struct AlertInfo {
@@ -70,10 +78,7 @@ impl From<model::AlertInfo> for AlertInfo {
     fn from(info: model::AlertInfo) -> Self {
         AlertInfo {
             id: info.id.0,
-            severity: match info.severity {
-                Severity::Warning => "warning",
-                Severity::Critical => "critical",
-            },
+            severity: severity_word(info.severity),
             text: info.text,
             reference: info.reference,
             acknowledged_by: info.acknowledged_by,

@@ -14,6 +14,7 @@ mod effect;
 mod errors;
 mod fence;
 mod log;
+mod metrics;
 mod outbox;
 mod policy;
 mod rollback;
@@ -41,7 +42,7 @@ mod _effectstore {
     #[pymodule_export]
     use crate::outbox::DeliveryInfo;
     #[pymodule_export]
-    use crate::rollback::{ReportInfo, RollbackInfo};
+    use crate::rollback::{AuditInfo, ImpactInfo, ReportInfo, RollbackInfo};
     #[pymodule_export]
     use crate::step::StepInfo;
     #[pymodule_export]

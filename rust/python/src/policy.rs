@@ -1,6 +1,6 @@
 //! Limits and policy, as dicts.
 
-use effectstore::model::{Authority, IrreversibleRule, Limits, Policy};
+use effectstore::model::{ApprovalRule, Authority, IrreversibleRule, Limits, Policy, Reach};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -10,6 +10,27 @@ const IRREVERSIBLE_RULES: &[(&str, IrreversibleRule)] =
     &[("approval", IrreversibleRule::Approval), ("after-fence", IrreversibleRule::AfterFence)];
 const AUTHORITIES: &[(&str, Authority)] =
     &[("owner", Authority::Owner), ("reconcile", Authority::Reconcile)];
+
+const REACHES: &[(&str, Reach)] = &[
+    ("full", Reach::Full),
+    ("partial", Reach::Partial),
+    ("irreversible", Reach::Irreversible),
+    ("not_compensable", Reach::NotCompensable),
+];
+
+/// Reach, bound, whether the bound is the policy's `auto_keys`, person, reason.
+type RuleTuple = (String, Option<u64>, bool, bool, bool);
+
+fn rule_in(py: Python<'_>, raw: RuleTuple) -> PyResult<ApprovalRule> {
+    let (reach, at_most, auto_keys, person, reason) = raw;
+    let reach = choice(py, "rules", &reach, REACHES)?;
+    Ok(ApprovalRule { reach, at_most, auto_keys, person, reason })
+}
+
+fn rule_out(rule: &ApprovalRule) -> RuleTuple {
+    let reach = word(rule.reach, REACHES).to_owned();
+    (reach, rule.at_most, rule.auto_keys, rule.person, rule.reason)
+}
 
 /// Limits as the façade writes them.
 #[derive(FromPyObject, IntoPyObject)]
@@ -80,6 +101,7 @@ pub(crate) struct PolicyDict {
     confirm_within_ms: u64,
     key_retention_ms: Option<u64>,
     separation_of_duties: bool,
+    rules: Option<Vec<RuleTuple>>,
 }
 
 impl PolicyDict {
@@ -95,6 +117,10 @@ impl PolicyDict {
             confirm_within_ms: self.confirm_within_ms,
             key_retention_ms: self.key_retention_ms,
             separation_of_duties: self.separation_of_duties,
+            rules: self
+                .rules
+                .map(|rules| rules.into_iter().map(|rule| rule_in(py, rule)).collect())
+                .transpose()?,
         })
     }
 }
@@ -111,5 +137,7 @@ pub(crate) fn policy_out<'py>(py: Python<'py>, policy: &Policy) -> PyResult<Boun
     found.set_item("confirm_within_ms", policy.confirm_within_ms)?;
     found.set_item("key_retention_ms", policy.key_retention_ms)?;
     found.set_item("separation_of_duties", policy.separation_of_duties)?;
+    let rules: Vec<RuleTuple> = policy.matrix().iter().map(rule_out).collect();
+    found.set_item("rules", rules)?;
     Ok(found)
 }

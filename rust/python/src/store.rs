@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use effectstore::storage::StorageError;
-use effectstore::store::Clock;
+use effectstore::store::{Clock, OnAlert};
 use effectstore::{EffectStore, Error, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::approval::severity_word;
 use crate::policy::{LimitsDict, PolicyDict, policy_out};
 use crate::wait::call;
 
@@ -31,7 +32,7 @@ impl Handle {
 impl Handle {
     /// Open the store at `path`; `None` keeps it in memory.
     #[staticmethod]
-    #[pyo3(signature = (path, *, create, read_only, limits, policy, map_size, busy_timeout_ms, clock))]
+    #[pyo3(signature = (path, *, create, read_only, limits, policy, map_size, busy_timeout_ms, clock, on_alert=None))]
     #[allow(clippy::too_many_arguments)] // One for each option.
     fn open(
         py: Python<'_>,
@@ -43,6 +44,7 @@ impl Handle {
         map_size: Option<u64>,
         busy_timeout_ms: u64,
         clock: Option<Py<PyAny>>,
+        on_alert: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let mut options = Options::default();
         options.create = create;
@@ -52,6 +54,7 @@ impl Handle {
         options.map_size = map_size;
         options.busy_timeout_ms = busy_timeout_ms;
         options.clock = clock.map(|clock| clock_of(py, clock)).transpose()?;
+        options.on_alert = on_alert.map(listener);
         let store = call(py, || match path {
             Some(path) => EffectStore::open(path, options),
             None => EffectStore::in_memory(options),
@@ -114,6 +117,19 @@ impl Handle {
     fn tick(&self, py: Python<'_>) -> PyResult<u64> {
         call(py, || self.store()?.tick())
     }
+}
+
+/// Tells the caller's function of an alert: its severity, id, text and what it is about.
+fn listener(told: Py<PyAny>) -> OnAlert {
+    Arc::new(move |alert| {
+        // Without an interpreter there is no log to write to; the alert is durable in any case.
+        let _ = Python::try_attach(|py| {
+            let severity = severity_word(alert.severity);
+            told.call1(py, (severity, alert.id.0, &alert.text, alert.reference))
+                .map_err(|error| error.write_unraisable(py, Some(told.bind(py))))
+                .map(drop)
+        });
+    })
 }
 
 /// The core's clocks that are in use, by the address of the callable that each one holds: a callable

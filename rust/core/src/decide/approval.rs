@@ -55,7 +55,7 @@ impl Turn<'_> {
         ApprovalId(self.emit(Event::ApprovalRequested {
             subject,
             digest,
-            reason_required: false,
+            reason_required: true,
             by: by.to_owned(),
             reason: reason.to_owned(),
         }))
@@ -63,7 +63,19 @@ impl Turn<'_> {
 
     fn ask_for_rollback(&mut self, id: RollbackId, by: &str, reason: &str) -> Ruling<ApprovalId> {
         let Some(rollback) = self.state.rollbacks.get(&id) else {
-            let known = matches!(self.history.event(id.0)?, Some(Event::Doomed(d)) if d.rollback);
+            if let Some(asked) = self.state.requests.get(&id) {
+                let last = asked.approvals.last().copied();
+                let renewed = self.renew_request(id)?;
+                return renewed.or(last).ok_or_else(|| Refusal::no_such("rollback", id.0).into());
+            }
+            if let Some(again) = self.request_again(id, by, reason)? {
+                return Ok(again);
+            }
+            let known = match self.history.event(id.0)? {
+                Some(Event::Doomed(doom)) => doom.rollback,
+                Some(Event::RollbackRequested(request)) => request.of.is_none(),
+                _ => false,
+            };
             return Err(if known {
                 Refusal::AlreadySettled { reference: id.0, state: "finished" }.into()
             } else {
@@ -113,20 +125,23 @@ impl Turn<'_> {
             let state = name_of(state);
             return Err(Refusal::ApprovalClosed { approval: id, state, successor }.into());
         }
-        let caused = match &subject {
-            Subject::Rollback(rollback) => self
-                .state
-                .rollbacks
-                .get(rollback)
-                .is_some_and(|rollback| rollback.by.as_deref() == Some(by)),
-            Subject::Effect(_) | Subject::Early { .. } => known.info.requested_by == by,
-        };
-        if approve && caused && self.state.policy.separation_of_duties {
+        let asker = known.info.requested_by.clone();
+        if approve && self.state.policy.separation_of_duties && self.caused(&subject, &asker, by)? {
             return Err(Refusal::SeparationOfDuties { approval: id, by: by.to_owned() }.into());
         }
+        let reason_required = self.state.approvals.get(&id).is_some_and(|k| k.info.reason_required);
         let written = reason.is_some_and(|reason| !reason.trim().is_empty());
-        if approve && known.info.reason_required && !written {
+        if approve && reason_required && !written {
             return Err(Refusal::ReasonRequired { approval: id, by: by.to_owned() }.into());
+        }
+        let governed = self.state.is_requested(&subject);
+        if approve
+            && let Some(rollback) = governed
+            && let Some(successor) = self.renew_request(rollback)?
+        {
+            // More rests on the targets by now than the person was asked about.
+            let successor = Some(successor);
+            return Err(Refusal::ApprovalClosed { approval: id, state: "stale", successor }.into());
         }
         self.emit(Event::ApprovalAnswered {
             approval: id,
@@ -134,13 +149,42 @@ impl Turn<'_> {
             by: by.to_owned(),
             reason: reason.map(str::to_owned),
         });
+        if approve && let Some(rollback) = governed {
+            self.start_governed(rollback)?;
+        }
         if let (false, Subject::Effect(effect)) = (approve, subject) {
             let text = format!(
                 "the run of effect {effect} was denied; it stays committed and blocks what is deferred behind it"
             );
             self.alert(Severity::Critical, text, effect.0);
+            self.request_for_failure(effect, "the approval of its run was denied")?;
         }
         Ok(Reply::Approval(id))
+    }
+
+    /// Whether somebody caused what an approval is about. A rollback that came back into memory is
+    /// asked for in the log.
+    fn caused(&self, subject: &Subject, asker: &str, by: &str) -> Ruling<bool> {
+        let Subject::Rollback(rollback) = subject else { return Ok(asker == by) };
+        let (initiator, direct) = match self.history.event(rollback.0)? {
+            Some(Event::Doomed(doom)) => (doom.by, Some(doom.direct)),
+            Some(Event::RollbackRequested(request)) => (Some(request.by), None),
+            _ => (None, None),
+        };
+        if let Some(initiator) = initiator {
+            return Ok(initiator == by || asker == by);
+        }
+        // Nobody was named: the agents whose work was given up gave it up.
+        for effect in direct.iter().flat_map(crate::model::MemberSet::iter) {
+            let owner = match self.state.effects.get(effect) {
+                Some(effect) => self.agent_of(effect)?,
+                None => String::new(),
+            };
+            if owner == by {
+                return Ok(true);
+            }
+        }
+        Ok(asker == by)
     }
 
     fn successor(&self, id: ApprovalId, subject: &Subject) -> Option<ApprovalId> {

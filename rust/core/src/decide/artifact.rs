@@ -232,6 +232,7 @@ impl Turn<'_> {
             reason: format!("artifact {} failed: {reason}", pair.primary.id),
             trigger: Trigger::Automatic,
             rollback: true,
+            within: None,
         })));
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::model::{
     Authority, Blocker, BranchId, BranchState, EffectId, EffectState, Escalate, Event, FenceId,
     FenceInfo, FenceStatus, MemberSet, Name, Refusal, Reply, Target, Token,
 };
-use crate::state::Intent;
+use crate::state::{Effect, Intent};
 
 impl Turn<'_> {
     pub(super) fn commit(
@@ -66,7 +66,9 @@ impl Turn<'_> {
         let Target::Effect(effect) = target else { return Ok(Reply::Fence(nothing_left())) };
         match self.history.fate(effect)? {
             None => Err(Refusal::no_such("effect", effect.0).into()),
-            Some(super::Fate::Committed) => Ok(Reply::Fence(nothing_left())),
+            Some(super::Fate::Committed | super::Fate::Compensated) => {
+                Ok(Reply::Fence(nothing_left()))
+            }
             Some(_) => Err(self.aborted(target)),
         }
     }
@@ -103,7 +105,8 @@ impl Turn<'_> {
                 BranchState::Closed if branch.merged => Err(super::tokens::closed(branch).into()),
                 _ => Err(self.aborted(target)),
             },
-            Target::Effect(effect) => match self.state.effects.get(effect).map(|e| e.state) {
+            Target::Effect(effect) => match self.state.effects.get(effect).map(Effect::shown_state)
+            {
                 Some(EffectState::Live) if branch.state == BranchState::Doomed => {
                     Err(doomed(branch).into())
                 }

@@ -67,6 +67,18 @@ impl Turn<'_> {
         reason: &str,
         trigger: Trigger,
     ) -> u64 {
+        self.execute_within(sentence, by, reason, trigger, None)
+    }
+
+    /// The same, where the members may join the governed rollback whose approval dooms them.
+    pub(super) fn execute_within(
+        &mut self,
+        sentence: Sentence,
+        by: Option<&str>,
+        reason: &str,
+        trigger: Trigger,
+        within: Option<RollbackId>,
+    ) -> u64 {
         let Sentence { closing, direct, members, never } = sentence;
         if members.is_empty() {
             for branch in closing {
@@ -93,7 +105,8 @@ impl Turn<'_> {
             by: by.map(str::to_owned),
             reason: reason.to_owned(),
             trigger,
-            rollback,
+            rollback: rollback && within.is_none(),
+            within,
         })));
         for (intent, cause) in intents {
             self.emit(Event::IntentEnded { intent, cause: Some(cause) });
@@ -231,10 +244,13 @@ impl Turn<'_> {
         let mut answer = Reconciliation::default();
         for id in named {
             match self.state.effects.get(*id) {
-                Some(effect) if effect.state == EffectState::Committed => answer.kept.push(*id),
+                Some(effect) if effect.shown_state() == EffectState::Committed => {
+                    answer.kept.push(*id);
+                    answer.rollbacks.extend(effect.rollback);
+                }
                 Some(effect) => answer.rollbacks.extend(effect.rollback),
                 None => match self.history.fate(*id)? {
-                    Some(Fate::Committed) => answer.kept.push(*id),
+                    Some(Fate::Committed | Fate::Compensated) => answer.kept.push(*id),
                     Some(Fate::Doomed) => answer.rollbacks.extend(self.doom_of(*id)?),
                     _ => {}
                 },
@@ -274,10 +290,12 @@ impl Turn<'_> {
         })?;
         let mut committed = Vec::new();
         for effect in registered {
-            let state = self.state.effects.get(effect).map(|effect| effect.state);
+            let state = self.state.effects.get(effect).map(crate::state::Effect::shown_state);
             let is = match state {
                 Some(state) => state == EffectState::Committed,
-                None => self.history.fate(effect)? == Some(Fate::Committed),
+                None => {
+                    matches!(self.history.fate(effect)?, Some(Fate::Committed | Fate::Compensated))
+                }
             };
             if is {
                 committed.push(effect);
@@ -291,7 +309,7 @@ impl Turn<'_> {
         let mut found = None;
         self.history.scan(id.0 + 1, &mut |seq, event| match event {
             Event::Doomed(doom) if doom.members.contains(id) => {
-                found = doom.rollback.then_some(RollbackId(seq));
+                found = doom.within.or(doom.rollback.then_some(RollbackId(seq)));
                 false
             }
             _ => true,
@@ -303,10 +321,10 @@ impl Turn<'_> {
         let mut found = Vec::new();
         self.history.scan(id.0 + 1, &mut |seq, event| {
             if let Event::Doomed(doom) = event
-                && doom.rollback
+                && let Some(rollback) = doom.within.or(doom.rollback.then_some(RollbackId(seq)))
                 && doom.stopped.iter().any(|stopped| stopped.branch == id)
             {
-                found.push(RollbackId(seq));
+                found.push(rollback);
             }
             true
         })?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::recall::Story;
+use super::story::Story;
 use super::{Fate, Ruling, Turn};
 use crate::model::{
     BranchId, BranchState, EffectId, EffectState, Event, Inverse, Outcome, PayloadRef, Problem,
@@ -79,7 +79,7 @@ impl Turn<'_> {
     fn late_on_settled(&mut self, late: &Late<'_>) -> Ruling<()> {
         let id = late.effect;
         let void = match self.history.fate(id)? {
-            Some(Fate::Doomed) => false,
+            Some(Fate::Doomed | Fate::Compensated) => false,
             Some(Fate::Void) => true,
             Some(Fate::Committed) | None => return Ok(()),
         };
@@ -111,7 +111,7 @@ impl Turn<'_> {
         let mut committed = Vec::new();
         for reader in &story.readers {
             let decided = match self.state.effects.get(*reader) {
-                Some(effect) => effect.state == EffectState::Committed,
+                Some(effect) => effect.shown_state() == EffectState::Committed,
                 None => self.history.fate(*reader)? == Some(Fate::Committed),
             };
             if decided {

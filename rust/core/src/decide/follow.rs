@@ -62,9 +62,9 @@ impl Turn<'_> {
     /// Judges the steps that the events from a place on concern (C49, C60).
     pub(super) fn judge_from(&mut self, from: usize) -> Changed {
         let changed = self.changed_by(from);
-        let settles = self.events[from..]
-            .iter()
-            .any(|event| matches!(event, Event::Fenced { .. } | Event::Doomed(_)));
+        let settles = self.events[from..].iter().any(|event| {
+            matches!(event, Event::Fenced { .. } | Event::Doomed(_) | Event::RollbackStarted(_))
+        });
         if settles && !self.state.rollbacks.is_empty() {
             self.state.tidy();
         }
@@ -80,6 +80,14 @@ impl Turn<'_> {
             match event {
                 Event::Fenced { members, .. } => self.fenced_over(members.iter(), &mut changed),
                 Event::Delivered { effect, .. } => self.earlier_steps(*effect, &mut changed),
+                Event::RollbackStarted(started) => {
+                    changed.new.insert(started.rollback);
+                    changed.steps.extend(started.effects.iter().map(|known| known.effect));
+                    changed.steps.extend(started.held.iter());
+                }
+                Event::Doomed(doom) if doom.within.is_some() => {
+                    changed.steps.extend(doom.members.iter());
+                }
                 Event::Doomed(doom) => {
                     let first = self.state.head + 1 - self.events.len() as u64;
                     let id = RollbackId(first + place as u64);

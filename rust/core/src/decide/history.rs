@@ -16,6 +16,8 @@ pub enum Fate {
     Doomed,
     /// Void.
     Void,
+    /// Committed, and undone by a governed rollback since: nothing new may rest on it.
+    Compensated,
 }
 
 /// A closed branch that memory does not hold.

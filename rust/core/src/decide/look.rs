@@ -34,7 +34,7 @@ fn of_effect(state: &State, id: EffectId) -> Decision {
     let Some(effect) = state.effects.get(id) else {
         return settled(id.0, DecisionKind::Commit, None);
     };
-    match effect.state {
+    match effect.shown_state() {
         EffectState::Committed => settled(id.0, DecisionKind::Commit, None),
         EffectState::Doomed => settled(id.0, DecisionKind::Abort, Some(id)),
         EffectState::Void => settled(id.0, DecisionKind::Abort, None),

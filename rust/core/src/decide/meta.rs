@@ -1,7 +1,7 @@
 //! The store itself: creation, settings, the operator's stop, alerts seen.
 
 use super::{Ruling, Turn};
-use crate::model::{Command, Event, Limits, Refusal, Reply, Retry};
+use crate::model::{Command, Event, Limits, Policy, Refusal, Reply, Retry};
 
 fn check_limits(limits: &Limits) -> Result<(), Refusal> {
     let zero = [
@@ -44,6 +44,17 @@ pub(super) fn check_retry(retry: &Retry) -> Result<(), Refusal> {
     Ok(())
 }
 
+fn check_policy(policy: &Policy) -> Result<(), Refusal> {
+    check_retry(&policy.retry)?;
+    if policy.rules.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Refusal::Options {
+            option: "rules",
+            reason: "a matrix has at least one row; leave it out for the default one".into(),
+        });
+    }
+    Ok(())
+}
+
 impl Turn<'_> {
     pub(super) fn meta(&mut self, command: &Command) -> Ruling<Reply> {
         match command {
@@ -51,7 +62,7 @@ impl Turn<'_> {
             Command::Create { .. } if self.state.head > 0 => {}
             Command::Create { store_id, limits, policy } => {
                 check_limits(limits)?;
-                check_retry(&policy.retry)?;
+                check_policy(policy)?;
                 self.emit(Event::Created {
                     store_id: *store_id,
                     limits: limits.clone(),
@@ -63,7 +74,7 @@ impl Turn<'_> {
                     check_limits(limits)?;
                 }
                 if let Some(policy) = policy {
-                    check_retry(&policy.retry)?;
+                    check_policy(policy)?;
                 }
                 self.emit(Event::Configured {
                     by: by.clone(),

@@ -14,6 +14,7 @@ mod confirm;
 mod doom;
 mod evidence;
 mod follow;
+mod governed;
 mod history;
 mod look;
 mod meta;
@@ -21,21 +22,26 @@ mod observe;
 mod outbox;
 mod outcome;
 mod plan;
+mod proposal;
 mod reads;
 mod recall;
 mod reconcile;
 mod register;
 mod registration;
 mod report;
+mod review;
 mod step;
+mod story;
 mod timers;
 mod tokens;
+mod trail;
 mod vote;
 mod words;
 
 pub use history::{Ended, Fate, History, HistoryError};
 pub use look::{blockers_of, decision, of_ended};
 pub use plan::{plan_of, rollback_state};
+pub use proposal::{impact_of, impact_of_request, impact_of_rollback, plan_of_request};
 pub use report::report_of;
 pub use words::REASON_BYTES;
 
@@ -194,6 +200,12 @@ impl Turn<'_> {
             Command::WorkersGone { holds } => {
                 self.workers_gone(holds);
                 Ok(Reply::Nothing)
+            }
+            Command::RequestRollback { targets, by, reason, trigger, program_order } => {
+                self.request_rollback(targets, by, reason, *trigger, *program_order)
+            }
+            Command::RecordRootCause { .. } | Command::WaiveRemedy { .. } => {
+                self.review_cause(command)
             }
             Command::SignalBreak { .. } => self.signal_break(command),
             Command::AckNotice { notice, agent } => self.ack_notice(*notice, agent),

@@ -143,7 +143,9 @@ impl Turn<'_> {
                     Some(EffectState::Doomed) => return self.stop_reader(id, writer),
                     Some(_) => {}
                     None => match self.history.fate(writer)? {
-                        Some(Fate::Doomed) => return self.stop_reader(id, writer),
+                        Some(Fate::Doomed | Fate::Compensated) => {
+                            return self.stop_reader(id, writer);
+                        }
                         Some(Fate::Void) if observation.version.is_some() => {
                             return self.stop_reader(id, writer);
                         }

@@ -120,7 +120,7 @@ impl Turn<'_> {
         }
         let live = self.state.effects.get(id).is_some_and(Effect::is_live);
         if !live {
-            self.not_run_settled(id, problem, Vec::new());
+            self.not_run_settled(id, problem, Vec::new())?;
             return Ok(Reply::Effect { effect: id, state: None });
         }
         let (rests_on, saw) = self.second_look(id)?;
@@ -130,7 +130,7 @@ impl Turn<'_> {
             let reason = format!("it read a value of effect {cause}, which is doomed");
             self.execute(sentence, None, &reason, crate::model::Trigger::Automatic);
             // What rested on it is undone before what it saw (I13).
-            self.not_run_settled(id, problem, rests_on);
+            self.not_run_settled(id, problem, rests_on)?;
             return Ok(Reply::Effect { effect: id, state: None });
         }
         self.make_void(id, problem, rests_on);
@@ -138,7 +138,12 @@ impl Turn<'_> {
     }
 
     /// The call of a doomed or delivered effect did not run.
-    fn not_run_settled(&mut self, id: EffectId, problem: &Problem, observed: Vec<EffectId>) {
+    fn not_run_settled(
+        &mut self,
+        id: EffectId,
+        problem: &Problem,
+        observed: Vec<EffectId>,
+    ) -> Ruling<()> {
         let delivered =
             self.state.effects.get(id).is_some_and(|effect| effect.state == EffectState::Committed);
         self.emit(Event::NotRun { effect: id, problem: problem.clone(), observed });
@@ -150,7 +155,9 @@ impl Turn<'_> {
                 ),
                 reference: id.0,
             });
+            self.request_for_failure(id, "its call failed for good")?;
         }
+        Ok(())
     }
 
     /// A live effect never happened. Whoever says that it saw its version saw what never was (C26).
@@ -273,6 +280,18 @@ impl Turn<'_> {
                 return Err(Refusal::no_such("effect", id.0).into());
             }
             Some(Fate::Committed) => "committed",
+            Some(Fate::Compensated) => {
+                if report.outcome == Outcome::Done {
+                    self.late_report(
+                        id,
+                        report.outcome,
+                        report.result,
+                        report.inverse,
+                        report.problem,
+                    )?;
+                }
+                "committed"
+            }
             // Its call was closed, and now it is known that it never ran (C30).
             Some(Fate::Doomed)
                 if report.outcome == Outcome::NotRun

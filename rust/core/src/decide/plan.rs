@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::report::report_of;
-use crate::model::{ApprovalState, EffectId, Plan, PlannedStep, RollbackState, Subject};
+use crate::model::{ApprovalState, EffectId, Inverse, Plan, PlannedStep, RollbackState, Subject};
 use crate::state::{Effect, Rollback, State};
 
 /// The plan of a rollback: its digest, and the steps that are left in the order in which one worker
@@ -43,23 +43,26 @@ pub(super) fn digest_of(state: &State, rollback: &Rollback) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"effectstore plan");
     for effect in rollback.members.iter().filter_map(|id| state.effects.get(*id)) {
-        if effect.step.as_ref().is_none_or(|step| step.is_discarded()) {
-            continue;
-        }
-        hasher.update(&effect.id.0.to_be_bytes());
-        let Some(inverse) = &effect.inverse else {
-            hasher.update(&[0]);
-            continue;
-        };
-        hasher.update(&[1]);
-        text(&mut hasher, inverse.manual.as_deref().unwrap_or_default());
-        hasher.update(&(inverse.calls.len() as u64).to_be_bytes());
-        for call in &inverse.calls {
-            text(&mut hasher, &call.tool);
-            hasher.update(&call.args.map_or([0; 32], |args| args.hash));
+        if effect.step.as_ref().is_some_and(|step| !step.is_discarded()) {
+            digest_step(&mut hasher, effect.id, effect.inverse.as_deref());
         }
     }
     *hasher.finalize().as_bytes()
+}
+
+pub(super) fn digest_step(hasher: &mut blake3::Hasher, id: EffectId, inverse: Option<&Inverse>) {
+    hasher.update(&id.0.to_be_bytes());
+    let Some(inverse) = inverse else {
+        hasher.update(&[0]);
+        return;
+    };
+    hasher.update(&[1]);
+    text(hasher, inverse.manual.as_deref().unwrap_or_default());
+    hasher.update(&(inverse.calls.len() as u64).to_be_bytes());
+    for call in &inverse.calls {
+        text(hasher, &call.tool);
+        hasher.update(&call.args.map_or([0; 32], |args| args.hash));
+    }
 }
 
 /// Digest of what an approval of a single call covers.

@@ -71,7 +71,7 @@ impl Turn<'_> {
         }
         match self.history.fate(version)? {
             Some(Fate::Committed) => Ok(Vec::new()),
-            Some(Fate::Doomed | Fate::Void) => Err(doomed().into()),
+            Some(Fate::Doomed | Fate::Compensated | Fate::Void) => Err(doomed().into()),
             None => Err(missing().into()),
         }
     }

@@ -1,186 +1,12 @@
-//! Settled effects that evidence brings back: their story is read from the log.
+//! Settled effects that evidence or a governed rollback brings back into memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::story::{Ownership, Story};
 use super::{Fate, Ruling, Turn};
 use crate::model::{
-    BranchId, Class, EffectId, Event, Inverse, Key, Mode, Newer, Outcome, Recalled, Registered,
-    Report, RollbackId, Token,
+    BranchId, EffectId, Event, Key, Mode, Newer, Outcome, Recalled, Registered, RollbackId, Token,
 };
-
-/// What the log tells of an effect that memory has let go.
-#[allow(clippy::struct_excessive_bools)] // Each is a fact that the log tells on its own.
-pub(super) struct Story {
-    pub(super) effect: EffectId,
-    pub(super) registered: Registered,
-    pub(super) outcome: Outcome,
-    pub(super) rollback: Option<RollbackId>,
-    doomed: bool,
-    /// Effects that came to rest on it directly.
-    pub(super) readers: Vec<EffectId>,
-    inverse: Option<Inverse>,
-    inverse_record: u64,
-    late: bool,
-    generation: u32,
-    completed_at: u64,
-    claimed: bool,
-    /// Evidence that came during a claim; it counts when the claim ends.
-    evidence: bool,
-    /// A stale holder said that the call ran while the effect was live.
-    pub(super) told: bool,
-    report: Option<Report>,
-    /// Who took over which branch, which branches merged, restores: they decide the token.
-    owners: Vec<(u64, Ownership)>,
-}
-
-enum Ownership {
-    Taken(BranchId),
-    Merged(BranchId),
-    Restored(u64),
-    Delivered,
-}
-
-impl Story {
-    fn begin(effect: EffectId, registered: Registered) -> Self {
-        Story {
-            effect,
-            outcome: Outcome::Unknown,
-            rollback: None,
-            doomed: false,
-            readers: Vec::new(),
-            inverse: registered.call.inverse.clone(),
-            inverse_record: effect.0,
-            late: false,
-            generation: 1,
-            completed_at: 0,
-            claimed: false,
-            evidence: false,
-            told: false,
-            report: None,
-            owners: Vec::new(),
-            registered,
-        }
-    }
-
-    fn hear(&mut self, seq: u64, event: &Event) {
-        match event {
-            Event::BranchMerged { branch } => {
-                self.owners.push((seq, Ownership::Merged(*branch)));
-                return;
-            }
-            _ if seq <= self.effect.0 => return,
-            Event::BranchTaken { branch, .. } => self.owners.push((seq, Ownership::Taken(*branch))),
-            Event::Restored { incarnation } => {
-                self.owners.push((seq, Ownership::Restored(*incarnation)));
-            }
-            Event::Delivered { effect, .. } if *effect == self.effect => {
-                self.owners.push((seq, Ownership::Delivered));
-            }
-            Event::Doomed(doom) if doom.members.contains(self.effect) => {
-                self.doomed = true;
-                self.rollback = doom.rollback.then_some(RollbackId(seq));
-            }
-            Event::RollbackFinished { rollback, report } if self.rollback == Some(*rollback) => {
-                self.report = Some(report.clone());
-            }
-            Event::Registered(other) if other.rests_on.contains(&self.effect) => {
-                self.readers.push(EffectId(seq));
-            }
-            Event::ObservedLate { effect, rests_on, .. } if rests_on.contains(&self.effect) => {
-                self.readers.push(*effect);
-            }
-            Event::Done { effect, rests_on, .. } if rests_on.contains(&self.effect) => {
-                self.readers.push(*effect);
-            }
-            _ => {}
-        }
-        self.hear_report(seq, event);
-        self.hear_step(seq, event);
-    }
-
-    fn hear_report(&mut self, seq: u64, event: &Event) {
-        match event {
-            Event::Done { effect, inverse, rests_on, .. } if *effect == self.effect => {
-                self.registered.rests_on.extend(rests_on);
-                self.outcome = Outcome::Done;
-                self.take_inverse(seq, inverse.as_ref());
-            }
-            Event::ObservedLate { effect, rests_on, .. } if *effect == self.effect => {
-                self.registered.rests_on.extend(rests_on);
-            }
-            Event::NotRun { effect, observed, .. } if *effect == self.effect => {
-                self.registered.rests_on.extend(observed);
-                self.outcome = Outcome::NotRun;
-            }
-            // On a live effect it is a note and no outcome (C29).
-            Event::Evidence { effect, outcome, .. }
-                if *effect == self.effect && !self.is_decided() =>
-            {
-                self.told |= *outcome == Outcome::Done;
-            }
-            Event::Evidence { effect, outcome, inverse, .. } if *effect == self.effect => {
-                self.outcome = *outcome;
-                self.late |= *outcome == Outcome::Done;
-                self.take_inverse(seq, inverse.as_ref());
-            }
-            Event::Exposed { effect, .. } if *effect == self.effect => {
-                self.registered.class = self.registered.class.max(Class::Partial);
-            }
-            _ => {}
-        }
-    }
-
-    /// It is doomed or void.
-    fn is_decided(&self) -> bool {
-        self.doomed || self.outcome == Outcome::NotRun
-    }
-
-    fn take_inverse(&mut self, seq: u64, inverse: Option<&Inverse>) {
-        if let Some(inverse) = inverse {
-            self.inverse = Some(inverse.clone());
-            self.inverse_record = seq;
-        }
-    }
-
-    fn hear_step(&mut self, seq: u64, event: &Event) {
-        match event {
-            Event::StepClaimed { effect, .. } if *effect == self.effect => self.claimed = true,
-            Event::StepCompleted { effect, .. } if *effect == self.effect => {
-                self.completed_at = seq;
-                self.claim_ended();
-            }
-            Event::StepResolved { effect, .. } if *effect == self.effect => {
-                self.completed_at = seq;
-            }
-            Event::StepFailed { effect, .. }
-            | Event::StepReleased { effect, .. }
-            | Event::StepDiscarded { effect }
-                if *effect == self.effect =>
-            {
-                self.completed_at = 0;
-                self.claim_ended();
-            }
-            Event::StepDue { effect, .. } if *effect == self.effect => {
-                if self.claimed {
-                    self.evidence = true;
-                } else {
-                    self.generation += 1;
-                    self.completed_at = 0;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn claim_ended(&mut self) {
-        if self.claimed && self.evidence {
-            self.generation += 1;
-            self.completed_at = 0;
-        }
-        self.claimed = false;
-        self.evidence = false;
-    }
-}
 
 impl Turn<'_> {
     /// Reads an effect's story. It costs a scan from the effect's branch on, which only late
@@ -256,7 +82,7 @@ impl Turn<'_> {
         let mut effects = Vec::new();
         for mut story in stories {
             let token = self.token_of(&mut story)?;
-            let later = self.newer_than(story.effect, &story.registered)?;
+            let later = self.newer_than(&story, &BTreeSet::new())?;
             let voids = self.through_voids(&mut story.registered.rests_on)?;
             let mut readers = std::mem::take(&mut story.readers);
             readers.retain(|reader| self.state.effects.contains(*reader));
@@ -281,6 +107,8 @@ impl Turn<'_> {
                 later,
                 voids,
                 readers,
+                governed: story.governed,
+                position: story.delivered.filter(|_| story.governed),
             });
         }
         self.emit(Event::EffectsRecalled { effects, reports: reports.into_iter().collect() });
@@ -326,15 +154,21 @@ impl Turn<'_> {
     }
 
     /// The newest committed writer after an effect of each of its keys: the guard of its inverse
-    /// asks for it (I17), and memory has let it go.
-    fn newer_than(&self, id: EffectId, registered: &Registered) -> Ruling<Vec<Newer>> {
-        let mut newest: BTreeMap<Key, Newer> = BTreeMap::new();
-        let mut writers: Vec<(EffectId, u64, Vec<Key>)> = Vec::new();
-        if registered.mode == Mode::Deferred || registered.call.writes.is_empty() {
+    /// asks for it (I17), and memory has let it go. Those of a set are undone before it.
+    fn newer_than(&self, story: &Story, undone: &BTreeSet<EffectId>) -> Ruling<Vec<Newer>> {
+        let registered = &story.registered;
+        let from = match (registered.mode, story.delivered) {
+            (Mode::Eager, _) => story.effect.0,
+            (Mode::Deferred, Some(delivered)) if story.governed || !undone.is_empty() => delivered,
+            (Mode::Deferred, _) => return Ok(Vec::new()),
+        };
+        if registered.call.writes.is_empty() {
             return Ok(Vec::new());
         }
+        let mut newest: BTreeMap<Key, Newer> = BTreeMap::new();
+        let mut writers: Vec<(EffectId, u64, Vec<Key>)> = Vec::new();
         let mut delivered: Vec<(EffectId, u64)> = Vec::new();
-        self.history.scan(id.0 + 1, &mut |seq, event| {
+        self.history.scan(from + 1, &mut |seq, event| {
             match event {
                 Event::Registered(later) if later.mode == Mode::Eager => {
                     let mut keys = later.call.writes.clone();
@@ -359,6 +193,7 @@ impl Turn<'_> {
                 writers.push((effect, position, keys));
             }
         }
+        writers.retain(|(effect, _, _)| !undone.contains(effect) && *effect != story.effect);
         writers.sort_unstable_by_key(|(_, position, _)| *position);
         for (effect, position, keys) in writers {
             // One that memory holds is in its key's order of writes.
@@ -370,6 +205,39 @@ impl Turn<'_> {
             }
         }
         Ok(newest.into_values().collect())
+    }
+
+    /// Committed effects as they come back for the governed rollback that undoes them.
+    pub(super) fn recalled_for(
+        &self,
+        rollback: RollbackId,
+        stories: BTreeMap<EffectId, Story>,
+        members: &BTreeSet<EffectId>,
+    ) -> Ruling<Vec<Recalled>> {
+        let mut effects = Vec::new();
+        for mut story in stories.into_values() {
+            let token = self.token_of(&mut story)?;
+            let later = self.newer_than(&story, members)?;
+            let voids = self.through_voids(&mut story.registered.rests_on)?;
+            effects.push(Recalled {
+                effect: story.effect,
+                registered: story.registered,
+                inverse: story.inverse,
+                outcome: story.outcome,
+                generation: story.generation,
+                rollback: Some(rollback),
+                completed_at: 0,
+                late: false,
+                token,
+                inverse_record: story.inverse_record,
+                later,
+                voids,
+                readers: Vec::new(),
+                governed: true,
+                position: story.delivered,
+            });
+        }
+        Ok(effects)
     }
 
     /// The token of an effect that memory has let go.

@@ -9,6 +9,7 @@ use crate::model::{
     Blocker, BranchId, BranchState, Command, EffectId, EffectState, Escalate, FenceInfo,
     FenceStatus, OnConflict, Reconciliation, Refusal, Reply, Target, Trigger,
 };
+use crate::state::Effect;
 
 impl Turn<'_> {
     pub(super) fn reconcile(&mut self, command: &Command) -> Ruling<Reply> {
@@ -140,7 +141,7 @@ impl Turn<'_> {
                         _ => return Err(self.lost(*target)),
                     }
                 }
-                Target::Effect(id) => match self.state.effects.get(id).map(|e| e.state) {
+                Target::Effect(id) => match self.state.effects.get(id).map(Effect::shown_state) {
                     Some(EffectState::Live) => targets.push(id),
                     Some(EffectState::Doomed) => return Err(self.lost(*target)),
                     None if self.history.fate(id)? == Some(Fate::Doomed) => {

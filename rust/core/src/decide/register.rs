@@ -190,7 +190,7 @@ impl Turn<'_> {
                 effect,
                 token: own.then_some(known.token),
                 created: false,
-                state: known.state,
+                state: known.shown_state(),
                 outcome: known.outcome,
             }));
         }
@@ -206,7 +206,7 @@ impl Turn<'_> {
         placed: &Placed,
     ) -> Ruling<Receipt> {
         let (state, outcome) = match self.history.fate(effect)? {
-            Some(Fate::Committed) => (EffectState::Committed, Outcome::Done),
+            Some(Fate::Committed | Fate::Compensated) => (EffectState::Committed, Outcome::Done),
             Some(Fate::Doomed) => {
                 let story = self.story(effect)?;
                 (EffectState::Doomed, story.map_or(Outcome::Unknown, |story| story.outcome))

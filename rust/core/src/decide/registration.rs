@@ -175,7 +175,7 @@ impl Turn<'_> {
             None => match self.history.fate(id)? {
                 Some(Fate::Committed) => Ok(false),
                 Some(Fate::Void) => self.after_void(id, rests_on).map(|()| false),
-                Some(Fate::Doomed) => Err(doomed().into()),
+                Some(Fate::Doomed | Fate::Compensated) => Err(doomed().into()),
                 None => Err(Refusal::no_such("effect", id.0).into()),
             },
         }
@@ -198,7 +198,7 @@ impl Turn<'_> {
                 }
                 Some(_) => {}
                 None => match self.history.fate(id)? {
-                    Some(Fate::Doomed) => {
+                    Some(Fate::Doomed | Fate::Compensated) => {
                         return Err(Refusal::DoomedDependency { dependency: id, key: None }.into());
                     }
                     Some(Fate::Void) => {

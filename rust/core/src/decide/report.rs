@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::agent_of;
-use crate::model::{Blocked, EffectId, Failure, FailureKind, Problem, Report};
+use crate::model::{Blocked, EffectId, Failure, FailureKind, Limitation, Problem, Report};
 use crate::state::{Effect, Guard, Rollback, State, StepStatus};
 
 /// How many causes a blocked step names at most.
@@ -22,8 +22,12 @@ pub fn report_of(state: &State, rollback: &Rollback) -> Report {
         let Some(step) = effect.step.as_ref() else { continue };
         match &step.status {
             StepStatus::Discarded => report.discarded.push(*id),
-            StepStatus::Completed { .. } if effect.is_settled() => report.completed.push(*id),
-            StepStatus::Completed { .. } => report.unsettled.push(*id),
+            StepStatus::Completed { .. } => {
+                let settled = effect.is_settled();
+                if settled { &mut report.completed } else { &mut report.unsettled }.push(*id);
+                let text = effect.inverse.as_ref().and_then(|known| known.limitation.clone());
+                report.limitations.extend(text.map(|text| Limitation { effect: *id, text }));
+            }
             StepStatus::Failed { kind, problem, writer, .. } => {
                 report.failed.push(failure(state, effect, *kind, problem, *writer));
             }
@@ -64,6 +68,8 @@ fn recall(report: &mut Report, rollback: &Rollback, id: EffectId) {
         report.discarded.push(id);
     } else {
         report.completed.push(id);
+        let last = rollback.finished.iter().flat_map(|last| &last.limitations);
+        report.limitations.extend(last.filter(|known| known.effect == id).cloned());
     }
 }
 

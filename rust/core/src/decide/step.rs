@@ -340,13 +340,13 @@ impl Turn<'_> {
         if let Some(step) = known.and_then(|known| known.step.as_deref()) {
             return Ok(step);
         }
-        let settled = matches!(
-            self.history.event(rollback.0)?,
-            Some(Event::Doomed(doom)) if doom.members.contains(effect)
-        );
+        let settled = match self.history.event(rollback.0)? {
+            Some(Event::Doomed(doom)) => doom.members.contains(effect),
+            Some(Event::RollbackRequested(asked)) => asked.members().contains(&effect),
+            _ => false,
+        };
         if settled {
-            let state = "finished";
-            return Err(Refusal::AlreadySettled { reference: effect.0, state }.into());
+            return Err(Refusal::AlreadySettled { reference: effect.0, state: "finished" }.into());
         }
         let reference = format!("step {effect} of rollback {rollback}");
         Err(Refusal::NotFound { reference, name: Name::Id(effect.0) }.into())

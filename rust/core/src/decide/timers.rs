@@ -2,14 +2,14 @@
 
 use super::Turn;
 use super::step::{Failed, retry_of};
-use crate::model::{BreakId, EffectId, Event, FailureKind, Severity, StepHold};
+use crate::model::{EffectId, Event, FailureKind, RollbackId, Severity, StepHold};
 use crate::state::{StepStatus, Timer};
 
 impl Turn<'_> {
     /// Branch leases in order of creation, then leases of steps and deliveries, then deadlines,
     /// then confirmations and acknowledgements.
     pub(super) fn due(&mut self) {
-        let over = (self.now_ms, Timer::Acks(BreakId(u64::MAX)));
+        let over = (self.now_ms, Timer::Overdue(RollbackId(u64::MAX)));
         let mut fallen: Vec<(Timer, u64)> =
             self.state.timers.range(..=over).map(|(moment, timer)| (*timer, *moment)).collect();
         if fallen.is_empty() {
@@ -30,6 +30,7 @@ impl Turn<'_> {
                 Timer::Window(effect) => self.expire_window(effect),
                 Timer::Confirm(rollback) => self.confirmation_due(rollback),
                 Timer::Acks(signal) => self.escalate_break(signal),
+                Timer::Overdue(rollback) => self.overdue(rollback),
             }
         }
         self.judge_from(0);

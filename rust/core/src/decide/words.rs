@@ -22,7 +22,14 @@ impl Turn<'_> {
             Command::Freeze { by, reason }
             | Command::Close { by, reason, .. }
             | Command::RetryStep { by, reason, .. }
-            | Command::ResolveStep { by, reason, .. } => self.who_and_why(by, reason),
+            | Command::ResolveStep { by, reason, .. }
+            | Command::RequestRollback { by, reason, .. }
+            | Command::WaiveRemedy { by, reason, .. } => self.who_and_why(by, reason),
+            Command::RecordRootCause { note, by, remedy, .. } => {
+                self.name("by", by)?;
+                reason("note", note)?;
+                remedy.as_deref().map_or(Ok(()), |remedy| reason("remedy", remedy))
+            }
             Command::CreateBranch { name, agent, lease_ms, .. } => {
                 lease_given(*lease_ms)?;
                 self.name("name", name)?;

@@ -106,6 +106,12 @@ impl Index {
                     batch.delete(Table::Liveness, &liveness::void_row(recalled.effect))?;
                 }
             }
+            Event::RollbackStarted(started) => {
+                let recalled = started.effects.iter().map(|recalled| recalled.effect);
+                for effect in recalled.chain(started.held.iter()) {
+                    batch.put(Table::Liveness, &liveness::compensated_row(effect), &[])?;
+                }
+            }
             Event::Fenced { members, .. } => self.settles += members.len() as u64,
             Event::ArtifactCreated { .. }
             | Event::ArtifactMoved { .. }
@@ -206,7 +212,11 @@ impl Index {
         }
         let row = view.get(Table::Liveness, &(effect.0 / ROW_RECORDS).to_be_bytes())?;
         let doomed = row.is_some_and(|row| liveness::doomed_in(&row, effect));
-        Ok(if doomed { Fate::Doomed } else { Fate::Committed })
+        if doomed {
+            return Ok(Fate::Doomed);
+        }
+        let undone = view.get(Table::Liveness, &liveness::compensated_row(effect))?;
+        Ok(if undone.is_some() { Fate::Compensated } else { Fate::Committed })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A row stands for 16,384 records. The low bit of a record says that memory needs it, the high bit
 //! that it registered an effect which is doomed. A void effect has a row of its own, since it is rare:
-//! 0xff and its id.
+//! 0xff and its id. So has a committed one that a governed rollback undoes: 0xfe and its id.
 
 use std::collections::BTreeSet;
 
@@ -67,6 +67,13 @@ pub(super) fn void_row(effect: EffectId) -> [u8; 9] {
     row
 }
 
+/// The row of a committed effect that a governed rollback undoes.
+pub(super) fn compensated_row(effect: EffectId) -> [u8; 9] {
+    let mut row = [0xfe; 9];
+    row[1..].copy_from_slice(&effect.0.to_be_bytes());
+    row
+}
+
 /// Writes what memory needs now and what was doomed since the last fold; touches only rows in which
 /// something may differ. Returns the rows that mark a record as needed.
 pub(super) fn fold(
@@ -109,7 +116,7 @@ pub(super) fn needed(view: &dyn ReadView) -> Result<(Vec<u64>, BTreeSet<u64>), S
     let mut rows = BTreeSet::new();
     let mut damaged: Option<String> = None;
     view.rows(Table::Liveness, &[0], &mut |key, row| {
-        if key.first() == Some(&0xff) {
+        if key.first().is_some_and(|first| *first >= 0xfe) {
             return std::ops::ControlFlow::Break(());
         }
         let (Ok(key), true) = (<[u8; 8]>::try_from(key), row.len() == ROW_BYTES) else {

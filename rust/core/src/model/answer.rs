@@ -255,6 +255,46 @@ pub struct RollbackInfo {
     pub approvals: Vec<ApprovalId>,
     /// What became of its members.
     pub report: Report,
+    /// The effects that were named.
+    pub direct: Vec<EffectId>,
+    /// It undoes committed effects, after an approval.
+    pub governed: bool,
+    /// When it was decided or asked for, in milliseconds of the store's clock.
+    pub created_ms: u64,
+    /// When nothing was left of it, in milliseconds.
+    pub finished_ms: Option<u64>,
+    /// Its root cause, once it is known.
+    pub root_cause: Option<super::RootCause>,
+    /// Who waived the remedy, and why.
+    pub waived: Option<(String, String)>,
+}
+
+/// The audit record of a rollback.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Audit {
+    /// The rollback as it is now.
+    pub rollback: RollbackInfo,
+    /// What was to be undone: the first effect that was named.
+    pub original_action: EffectId,
+    /// Each member that may have run, in the order of the undo, as far as it is known.
+    pub steps: Vec<AuditStep>,
+    /// Its approvals, with who answered and why.
+    pub approvals: Vec<ApprovalInfo>,
+}
+
+/// One step of an audit record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditStep {
+    /// The effect.
+    pub effect: EffectId,
+    /// The tool of its inverse; the effect's own where there is none.
+    pub action: String,
+    /// `done`, `resolved`, `unsettled`, `failed`, `blocked`, `pending` or `discarded`.
+    pub status: &'static str,
+    /// Attempts begun, over all generations.
+    pub attempts: u32,
+    /// Who ended it: the agent of the last attempt, or the person that resolved it.
+    pub by: Option<String>,
 }
 
 /// A step of a plan, in the order in which one worker would take them.
@@ -279,6 +319,29 @@ pub struct Plan {
     pub digest: [u8; 32],
     /// Its steps that are left.
     pub steps: Vec<PlannedStep>,
+}
+
+/// What a rollback touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Impact {
+    /// All members, ascending.
+    pub effects: Vec<EffectId>,
+    /// Those that were named: what was done.
+    pub done: Vec<EffectId>,
+    /// The others: what rests on it.
+    pub rests_on: Vec<EffectId>,
+    /// Keys that the steps write back, ascending.
+    pub keys: Vec<Key>,
+    /// Agents that own members, ascending.
+    pub agents: Vec<String>,
+    /// The worst class of a step.
+    pub class: Class,
+    /// Members that may have run and have no inverse.
+    pub not_compensable: Vec<EffectId>,
+    /// What stays behind of whom, in words.
+    pub limitations: Vec<(EffectId, String)>,
+    /// Members whose inverse has a deadline, the first to pass in front.
+    pub expiring: Vec<EffectId>,
 }
 
 /// An approval.
@@ -338,6 +401,7 @@ pub enum Reply {
     Reconciliation(Reconciliation),
     Step(Option<Box<StepHandle>>),
     Approval(ApprovalId),
+    Rollback(RollbackId),
     Delivery(Option<DeliveryInfo>),
     Events(u64),
     Artifact(super::ArtifactId),

@@ -527,6 +527,44 @@ pub enum Command {
     /// Says that the store goes on after a commit whose outcome was unknown.
     #[n(33)]
     Reopen,
+    /// Asks for committed effects to be undone.
+    #[n(34)]
+    RequestRollback {
+        #[n(0)]
+        targets: Vec<Target>,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+        #[n(3)]
+        trigger: super::Trigger,
+        #[n(4)]
+        program_order: bool,
+    },
+    /// Says why a rollback was necessary.
+    #[n(35)]
+    RecordRootCause {
+        #[n(0)]
+        rollback: RollbackId,
+        #[n(1)]
+        category: super::CauseKind,
+        #[n(2)]
+        note: String,
+        #[n(3)]
+        by: String,
+        #[n(4)]
+        remedy: Option<String>,
+    },
+    /// Says that nothing is changed because of a rollback, and why.
+    #[n(36)]
+    WaiveRemedy {
+        #[n(0)]
+        rollback: RollbackId,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+    },
     /// Says that the machine was started anew: who held a lease is gone.
     #[n(58)]
     NewBoot,
@@ -631,6 +669,9 @@ impl Command {
             Command::Restore => "restore",
             Command::WorkersGone { .. } => "workers_gone",
             Command::Reopen => "reopen",
+            Command::RequestRollback { .. } => "request_rollback",
+            Command::RecordRootCause { .. } => "record_root_cause",
+            Command::WaiveRemedy { .. } => "waive_remedy",
             Command::NewBoot => "new_boot",
             Command::SignalBreak { .. } => "signal_break",
             Command::AckNotice { .. } => "ack_notice",

@@ -6,7 +6,8 @@ use minicbor::{Decode, Encode};
 use super::{
     AlertId, ApprovalId, BranchId, Class, EffectId, FailureKind, FenceId, Inverse, Limits,
     MemberSet, Mode, Observation, Outcome, Overwrite, PayloadRef, Policy, Problem, Read, ReadRule,
-    Registration, Report, RollbackId, Severity, Subject, Target, Token, Trigger,
+    Registration, Report, Requested, RollbackId, RootCause, Severity, Started, Subject, Target,
+    Token, Trigger,
 };
 
 /// A registered effect.
@@ -85,6 +86,12 @@ pub struct Recalled {
     /// Effects in memory that came to rest on it.
     #[cbor(n(12), with = "super::ids::gaps", default, skip_if = "super::ids::gaps::is_nil")]
     pub readers: Vec<EffectId>,
+    /// It is committed, and a governed rollback undoes it.
+    #[cbor(n(13), default, skip_if = "std::ops::Not::not")]
+    pub governed: bool,
+    /// Its place in the order of writes, where that is not its id: the number of its first delivery.
+    #[n(14)]
+    pub position: Option<u64>,
 }
 
 /// A committed writer of a key that came after a recalled one.
@@ -199,6 +206,9 @@ pub struct Doom {
     /// Whether any member may have run, so that there is something to undo.
     #[n(6)]
     pub rollback: bool,
+    /// The governed rollback whose approval this is a part of; its members join that one's.
+    #[n(7)]
+    pub within: Option<RollbackId>,
 }
 
 /// What happened.
@@ -650,6 +660,32 @@ pub enum Event {
         #[n(4)]
         reason: Option<String>,
     },
+    /// Committed effects are to be undone, if a person agrees. This record's number is the rollback's
+    /// id, unless it says that it replaces the plan of one.
+    #[n(47)]
+    RollbackRequested(#[n(0)] Box<Requested>),
+    /// A governed rollback was approved, and begins.
+    #[n(48)]
+    RollbackStarted(#[n(0)] Box<Started>),
+    /// The root cause of a rollback is known.
+    #[n(49)]
+    RootCauseRecorded(#[n(0)] Box<RootCause>),
+    /// No remedy is owed for a rollback, in the name of somebody.
+    #[n(50)]
+    RemedyWaived {
+        #[n(0)]
+        rollback: RollbackId,
+        #[n(1)]
+        by: String,
+        #[n(2)]
+        reason: String,
+    },
+    /// A rollback is open for longer than an hour.
+    #[n(51)]
+    RollbackOverdue {
+        #[n(0)]
+        rollback: RollbackId,
+    },
     /// A branch broke; this record's number is the BREAK's id.
     #[n(57)]
     BreakSignalled(#[n(0)] Box<super::Signal>),
@@ -808,6 +844,11 @@ impl Event {
             Event::Restored { .. } => "restored",
             Event::Reopened => "reopened",
             Event::BranchStopped { .. } => "branch_stopped",
+            Event::RollbackRequested(_) => "rollback_requested",
+            Event::RollbackStarted(_) => "rollback_started",
+            Event::RootCauseRecorded(_) => "root_cause_recorded",
+            Event::RemedyWaived { .. } => "remedy_waived",
+            Event::RollbackOverdue { .. } => "rollback_overdue",
             Event::BreakSignalled(_) => "break_signalled",
             Event::Notified { .. } => "notified",
             Event::NoticeAcknowledged { .. } => "notice_acknowledged",

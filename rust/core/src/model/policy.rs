@@ -74,6 +74,69 @@ pub enum Authority {
     Reconcile,
 }
 
+/// How far a set of steps can be undone: its worst member decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Reach {
+    /// In full.
+    #[default]
+    #[n(0)]
+    Full,
+    /// Something stays behind.
+    #[n(1)]
+    Partial,
+    /// It can be answered, and not undone.
+    #[n(2)]
+    Irreversible,
+    /// No inverse is known.
+    #[n(3)]
+    NotCompensable,
+}
+
+/// One row of the approval matrix. The first that fits decides.
+///
+/// ```
+/// use effectstore::model::{Policy, Reach};
+/// let policy = Policy::default();
+/// assert_eq!(policy.approval(Reach::Full, 5), None, "a small full rollback runs by itself");
+/// assert_eq!(policy.approval(Reach::Full, 6), Some(false), "a large one asks a person");
+/// assert_eq!(policy.approval(Reach::Irreversible, 1), Some(true), "with a written reason");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct ApprovalRule {
+    /// The sets that it is about.
+    #[n(0)]
+    pub reach: Reach,
+    /// Only sets that write at most so many keys; any number where it is absent.
+    #[n(1)]
+    pub at_most: Option<u64>,
+    /// The same, with the policy's `auto_keys` as the number.
+    #[n(2)]
+    pub auto_keys: bool,
+    /// Whether a person decides; if not, it runs by itself.
+    #[n(3)]
+    pub person: bool,
+    /// Whether the person must give a written reason.
+    #[n(4)]
+    pub reason: bool,
+}
+
+impl ApprovalRule {
+    const fn of(reach: Reach, auto_keys: bool, person: bool, reason: bool) -> Self {
+        ApprovalRule { reach, at_most: None, auto_keys, person, reason }
+    }
+
+    /// The matrix of the rollback process.
+    pub const DEFAULT: [ApprovalRule; 5] = [
+        ApprovalRule::of(Reach::Full, true, false, false),
+        ApprovalRule::of(Reach::Full, false, true, false),
+        ApprovalRule::of(Reach::Partial, false, true, false),
+        ApprovalRule::of(Reach::Irreversible, false, true, true),
+        ApprovalRule::of(Reach::NotCompensable, false, true, true),
+    ];
+}
+
 /// Rules of the store that its owners may set. It lives in the log.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 #[cbor(map)]
@@ -105,6 +168,37 @@ pub struct Policy {
     /// Whoever caused a rollback may not approve it.
     #[n(8)]
     pub separation_of_duties: bool,
+    /// The approval matrix; absent, [`ApprovalRule::DEFAULT`].
+    #[n(9)]
+    pub rules: Option<Vec<ApprovalRule>>,
+}
+
+impl Policy {
+    /// The approval matrix in force.
+    pub fn matrix(&self) -> &[ApprovalRule] {
+        self.rules.as_deref().unwrap_or(&ApprovalRule::DEFAULT)
+    }
+
+    /// Whether a person must approve steps of this reach over so many keys, and if so whether with a
+    /// written reason. What no row is about needs both.
+    pub fn approval(&self, reach: Reach, keys: u64) -> Option<bool> {
+        let fits = |rule: &&ApprovalRule| {
+            let bound = if rule.auto_keys { Some(self.auto_keys) } else { rule.at_most };
+            rule.reach == reach && bound.is_none_or(|bound| keys <= bound)
+        };
+        match self.matrix().iter().find(fits) {
+            Some(rule) => rule.person.then_some(rule.reason),
+            None => Some(true),
+        }
+    }
+
+    /// Beyond so many keys every number is alike to the matrix.
+    pub fn most_keys(&self) -> u64 {
+        let bound = |rule: &ApprovalRule| {
+            if rule.auto_keys { Some(self.auto_keys) } else { rule.at_most }
+        };
+        self.matrix().iter().filter_map(bound).max().unwrap_or(0)
+    }
 }
 
 impl Default for Policy {
@@ -119,6 +213,7 @@ impl Default for Policy {
             confirm_within_ms: 300_000,
             key_retention_ms: None,
             separation_of_duties: false,
+            rules: None,
         }
     }
 }

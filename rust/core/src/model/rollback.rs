@@ -97,6 +97,18 @@ pub struct Blocked {
     pub by: Vec<EffectId>,
 }
 
+/// What stays behind of an undone effect.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Limitation {
+    /// The effect.
+    #[n(0)]
+    pub effect: EffectId,
+    /// What stays behind, in the words of its inverse.
+    #[n(1)]
+    pub text: String,
+}
+
 /// What became of a rollback's members. Each is in exactly one list (I18).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
@@ -122,6 +134,9 @@ pub struct Report {
     /// Whether every agent downstream has confirmed.
     #[n(6)]
     pub downstream_confirmed: bool,
+    /// What stays behind of effects that are undone as far as they can be, in words.
+    #[cbor(n(7), default, skip_if = "Vec::is_empty")]
+    pub limitations: Vec<Limitation>,
 }
 
 impl Report {

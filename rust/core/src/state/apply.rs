@@ -54,6 +54,11 @@ impl State {
             Event::ApprovalRequested { .. }
             | Event::ApprovalAnswered { .. }
             | Event::ApprovalStale { .. } => self.fold_approval(seq, event),
+            Event::RollbackRequested(_)
+            | Event::RollbackStarted(_)
+            | Event::RollbackOverdue { .. }
+            | Event::RootCauseRecorded(_)
+            | Event::RemedyWaived { .. } => self.fold_governed(seq, now_ms, event),
             Event::Refused { .. } | Event::Reopened => {}
             Event::BreakSignalled(_)
             | Event::Notified { .. }
@@ -141,8 +146,10 @@ impl State {
                     answer_reason: None,
                 };
                 self.approvals.insert(id, Approval { info, used: false, records: vec![seq] });
-                if let Subject::Rollback(rollback) = subject {
-                    self.asked(seq, *rollback, id);
+                match (self.is_requested(subject), subject) {
+                    (Some(rollback), _) => self.request_asked(seq, rollback, id),
+                    (None, Subject::Rollback(rollback)) => self.asked(seq, *rollback, id),
+                    _ => {}
                 }
             }
             Event::ApprovalAnswered { approval, approved, by, reason } => {
@@ -153,8 +160,10 @@ impl State {
                 known.info.answer_reason.clone_from(reason);
                 known.records.push(seq);
                 let subject = known.info.subject.clone();
-                if let Subject::Rollback(rollback) = subject {
-                    self.answered(seq, rollback, *approved);
+                match (self.is_requested(&subject), subject) {
+                    (Some(rollback), _) => self.request_answered(seq, rollback, *approved),
+                    (None, Subject::Rollback(rollback)) => self.answered(seq, rollback, *approved),
+                    _ => {}
                 }
             }
             Event::ApprovalStale { approval, .. } => {
@@ -162,8 +171,10 @@ impl State {
                 known.info.state = ApprovalState::Stale;
                 known.records.push(seq);
                 let subject = known.info.subject.clone();
-                if let Subject::Rollback(rollback) = subject {
-                    self.unasked(seq, rollback);
+                match (self.is_requested(&subject), subject) {
+                    (Some(rollback), _) => self.request_asked(seq, rollback, *approval),
+                    (None, Subject::Rollback(rollback)) => self.unasked(seq, rollback),
+                    _ => {}
                 }
             }
             _ => {}

@@ -19,6 +19,13 @@ pub struct Delivery {
     pub attempts: u32,
 }
 
+impl Delivery {
+    /// One that is over, of an effect that memory had let go.
+    pub fn ended() -> Self {
+        Delivery { agent: String::new(), until_ms: None, attempts: 1 }
+    }
+}
+
 /// An effect in memory.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
@@ -65,6 +72,9 @@ pub struct Effect {
     pub position: u64,
     /// Moment past which its inverse is not attempted, in milliseconds.
     pub deadline_ms: Option<u64>,
+    /// It is committed, and a governed rollback undoes it; `state` says doomed, since that is what it
+    /// counts as for everything new.
+    pub governed: bool,
     /// The rollback that holds it.
     pub rollback: Option<RollbackId>,
     /// The step that undoes it.
@@ -94,7 +104,12 @@ impl Effect {
         self.state == EffectState::Live
     }
 
-    /// Doomed.
+    /// Its state as it is shown: a governed rollback leaves what is committed committed.
+    pub fn shown_state(&self) -> EffectState {
+        if self.governed { EffectState::Committed } else { self.state }
+    }
+
+    /// Doomed, or to be undone as if it were.
     pub fn is_doomed(&self) -> bool {
         self.state == EffectState::Doomed
     }

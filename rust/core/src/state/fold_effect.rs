@@ -57,6 +57,7 @@ impl State {
             missing_votes: lineage,
             position: seq,
             deadline_ms: registered.deadline_ms,
+            governed: false,
             rollback: None,
             step: None,
             delivery: None,

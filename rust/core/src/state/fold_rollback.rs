@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Effect, LaterWriter, Rollback, State, Step, StepStatus, Timer, raw};
+use super::fold_governed::FULL_WITHIN_MS;
+use super::{Delivery, Effect, LaterWriter, Rollback, State, Step, StepStatus, Timer, Weight, raw};
 use crate::model::{
     BranchId, Class, Doom, EffectId, EffectState, FailureKind, Inverse, Mode, OnFailure, Outcome,
     Problem, Recalled, Report, RollbackId, Stopped, Trigger,
@@ -11,7 +12,7 @@ use crate::model::{
 
 /// The step of an effect that is doomed now. What may have run and has no inverse has failed from
 /// the start (C54); a person must see to it.
-fn planned(effect: &Effect, seq: u64, waived: bool) -> Step {
+pub(super) fn planned(effect: &Effect, seq: u64, waived: bool) -> Step {
     let ran = effect.is_writer();
     let mut step = Step::new(!ran);
     if !ran {
@@ -31,7 +32,7 @@ impl State {
     /// Folds one decision against effects (I5, I7).
     pub(super) fn fold_doom(&mut self, seq: u64, now_ms: u64, doom: &Doom) {
         let waived = self.policy.on_failure == OnFailure::Continue;
-        let rollback = doom.rollback.then_some(RollbackId(seq));
+        let rollback = doom.within.or(doom.rollback.then_some(RollbackId(seq)));
         let mut members = Vec::new();
         let mut causes: BTreeMap<BranchId, EffectId> = BTreeMap::new();
         let mut owners: BTreeSet<BranchId> = BTreeSet::new();
@@ -62,8 +63,10 @@ impl State {
         self.settles += members.len() as u64;
         self.order = None;
         // A start that folds only what is needed passes over rollbacks that are gone.
-        if let Some(id) = rollback.filter(|_| !members.is_empty()) {
-            self.open_rollback(id, now_ms, doom, members.len());
+        match rollback.filter(|_| !members.is_empty()) {
+            Some(id) if doom.within.is_some() => self.join_governed(seq, id, members.len()),
+            Some(id) => self.open_rollback(id, now_ms, doom, members.len()),
+            None => {}
         }
         self.dirty_keys(seq, &members);
         for stopped in &doom.stopped {
@@ -130,16 +133,20 @@ impl State {
             moved_ms: now_ms,
             confirm_by_ms: None,
             confirm_record: None,
+            started_ms: now_ms,
             approvals: Vec::new(),
             approved: false,
             denied: false,
             open: true,
+            governed: false,
             grown: false,
+            reviewed: false,
             held,
             finished: None,
             records: vec![id.0],
         };
         self.rollbacks.insert(id, rollback);
+        self.timers.insert((now_ms.saturating_add(FULL_WITHIN_MS), Timer::Overdue(id)));
         let approved = self.approval_needed(id).is_none();
         if let Some(rollback) = self.rollbacks.get_mut(&id) {
             rollback.approved = approved;
@@ -148,7 +155,7 @@ impl State {
     }
 
     /// The keys that the members may have written are dirty from now on.
-    fn dirty_keys(&mut self, seq: u64, members: &[EffectId]) {
+    pub(super) fn dirty_keys(&mut self, seq: u64, members: &[EffectId]) {
         let mut refresh = Vec::new();
         for id in members {
             let Some(effect) = self.effects.get(*id).filter(|effect| effect.is_writer()) else {
@@ -258,6 +265,7 @@ impl State {
         rollback.note(seq);
         let members = rollback.members.clone();
         self.order = None;
+        self.in_time(id);
         self.touched.remove(&id);
         for member in members.into_iter().rev() {
             self.try_release(member);
@@ -298,8 +306,9 @@ impl State {
         self.order = None;
     }
 
-    fn recall(&mut self, seq: u64, recalled: &Recalled) {
+    pub(super) fn recall(&mut self, seq: u64, recalled: &Recalled) {
         let (id, registered) = (recalled.effect, &recalled.registered);
+        let position = recalled.position.unwrap_or(id.0);
         self.graph.insert(id.0, &raw(&registered.rests_on));
         let step = recalled.rollback.map(|_| Box::new(step_as_it_was(seq, recalled)));
         let live = step.is_none();
@@ -324,11 +333,13 @@ impl State {
             closed: recalled.outcome == Outcome::Unknown,
             state: if live { EffectState::Live } else { EffectState::Doomed },
             missing_votes: Vec::new(),
-            position: id.0,
+            position,
             deadline_ms: registered.deadline_ms,
+            governed: recalled.governed,
             rollback: recalled.rollback,
             step,
-            delivery: None,
+            // Whoever held it has reported, or is gone.
+            delivery: recalled.position.map(|_| Box::new(Delivery::ended())),
             fence: None,
             held_by: Vec::new(),
             intents: Vec::new(),
@@ -339,15 +350,8 @@ impl State {
         if let Some(deadline) = effect.deadline_ms {
             self.timers.insert((deadline, Timer::Window(id)));
         }
-        if registered.mode == Mode::Eager {
-            for key in &effect.writes {
-                let effects = &self.effects;
-                let writers = &mut self.keys.entry(key).writers;
-                let place = writers.partition_point(|writer| {
-                    effects.get(*writer).is_some_and(|writer| writer.position < id.0)
-                });
-                writers.insert(place, id);
-            }
+        if registered.mode == Mode::Eager || effect.delivery.is_some() {
+            self.write_again(&effect);
         }
         if let Some(branch) = self.branches.get_mut(&registered.branch) {
             branch.effects.insert(id);
@@ -366,6 +370,18 @@ impl State {
             }
         }
         self.rest_again(id);
+    }
+
+    /// A recalled effect is among the writers of its keys again, at its place in their order.
+    fn write_again(&mut self, effect: &Effect) {
+        for key in &effect.writes {
+            let effects = &self.effects;
+            let writers = &mut self.keys.entry(key).writers;
+            let place = writers.partition_point(|writer| {
+                effects.get(*writer).is_some_and(|writer| writer.position < effect.position)
+            });
+            writers.insert(place, effect.id);
+        }
     }
 
     /// What rested on a void effect rests on it again, now that it is known to have run (I13).
@@ -399,32 +415,22 @@ impl State {
     }
 
     /// Whether a person must approve the rollback's plan, and if so whether with a written reason:
-    /// the policy's table over the steps that may have run (section 7).
+    /// the policy's table over the steps that may have run (section 7). Committed effects are never
+    /// undone without one.
     pub fn approval_needed(&self, id: RollbackId) -> Option<bool> {
         let rollback = self.rollbacks.get(&id)?;
         if let Some(class) = self.artifacts.class_of_run(rollback) {
             // The artifact's own approval covers its run, unless that cannot be taken back.
             return (class == Class::Irreversible).then_some(true);
         }
-        let mut keys = BTreeSet::new();
-        let mut nameless = 0_u64;
-        let mut worst = Class::Full;
-        let mut bare = false;
+        let mut weight = Weight::new(&self.policy);
         for effect in rollback.members.iter().filter_map(|id| self.effects.get(*id)) {
-            if effect.step.as_ref().is_none_or(|step| step.is_discarded()) {
-                continue;
-            }
-            worst = worst.max(effect.class);
-            bare |= effect.inverse.is_none();
-            nameless += u64::from(effect.writes.is_empty());
-            // Past the bound only that it was passed counts.
-            if keys.len() as u64 + nameless <= self.policy.auto_keys {
-                keys.extend(&effect.writes);
+            if effect.step.as_ref().is_some_and(|step| !step.is_discarded()) {
+                weight.add(effect.class, effect.inverse.is_some(), &effect.writes);
             }
         }
-        let reason = bare || worst == Class::Irreversible;
-        let many = keys.len() as u64 + nameless > self.policy.auto_keys;
-        (reason || worst == Class::Partial || many).then_some(reason)
+        let needed = weight.needed(&self.policy);
+        if rollback.governed { needed.or(Some(false)) } else { needed }
     }
 }
 
@@ -445,11 +451,14 @@ fn recalled_rollback(id: RollbackId, seq: u64, report: &Report) -> Rollback {
         moved_ms: 0,
         confirm_by_ms: None,
         confirm_record: None,
+        started_ms: 0,
         approvals: Vec::new(),
         approved: true,
         denied: false,
         open: false,
+        governed: false,
         grown: false,
+        reviewed: false,
         held: 0,
         finished: Some(report.clone()),
         records: vec![seq],

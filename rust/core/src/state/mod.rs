@@ -17,6 +17,7 @@ mod effects;
 mod fold_branch;
 mod fold_effect;
 mod fold_fence;
+mod fold_governed;
 mod fold_rollback;
 mod fold_step;
 mod keys;
@@ -24,6 +25,7 @@ mod release;
 mod rollback;
 mod undo;
 mod view;
+mod weight;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,13 +36,14 @@ pub use confirm::Owners;
 pub use effect::{Delivery, Effect};
 pub use effects::{Brief, Effects};
 pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
-pub use rollback::{Rollback, Step, StepStatus};
+pub use rollback::{Asked, Rollback, Step, StepStatus};
 pub use undo::{Guard, Undo};
+pub use weight::{ApprovalNeed, Weight};
 
 use crate::graph::{LiveGraph, Scratch};
 use crate::model::{
     AlertInfo, ApprovalId, ApprovalInfo, BranchId, BreakId, EffectId, EffectState, FenceId, Key,
-    Limits, MemberSet, Policy, RollbackId, StepHold, Target,
+    Limits, MemberSet, Policy, RollbackId, RootCause, StepHold, Target,
 };
 
 /// A commit that waits.
@@ -87,6 +90,8 @@ pub enum Timer {
     Confirm(RollbackId),
     /// The time to acknowledge a BREAK.
     Acks(BreakId),
+    /// A rollback should be done by now.
+    Overdue(RollbackId),
 }
 
 /// The live state.
@@ -132,6 +137,10 @@ pub struct State {
     pub rollbacks: BTreeMap<RollbackId, Rollback>,
     /// Whose effects each of them undoes, as far as somebody asked.
     pub owners: BTreeMap<RollbackId, Owners>,
+    /// Governed rollbacks that nobody has approved yet.
+    pub requests: BTreeMap<RollbackId, Asked>,
+    /// The newest root causes of each kind, so that a repeated one is seen.
+    pub causes: BTreeMap<u64, RootCause>,
     /// Which inverses may start; rebuilt when the plan changes.
     pub order: Option<Undo>,
     /// Committed deferred effects that are still to run.
@@ -181,6 +190,8 @@ impl Default for State {
             awake: BTreeSet::new(),
             rollbacks: BTreeMap::new(),
             owners: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            causes: BTreeMap::new(),
             order: None,
             outbox: BTreeSet::new(),
             approvals: BTreeMap::new(),
@@ -352,6 +363,10 @@ impl State {
         for rollback in self.rollbacks.values() {
             needed.extend(rollback.records.iter().copied().chain(rollback.confirm_record));
         }
+        for asked in self.requests.values() {
+            needed.extend(asked.records.iter().copied());
+        }
+        needed.extend(self.causes.keys().copied());
         for approval in self.approvals.values() {
             needed.extend(approval.records.iter().copied());
         }

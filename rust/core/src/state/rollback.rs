@@ -1,7 +1,7 @@
 //! Rollbacks in memory: plans that are not finished, and their steps.
 
 use crate::model::{
-    ApprovalId, EffectId, FailureKind, Problem, Report, RollbackId, Token, Trigger,
+    ApprovalId, EffectId, FailureKind, Problem, Report, Requested, RollbackId, Token, Trigger,
 };
 
 /// How far a step is.
@@ -179,6 +179,8 @@ pub struct Rollback {
     pub reason: String,
     /// When it was decided, in milliseconds.
     pub created_ms: u64,
+    /// Since when its steps may be run, or an approval is asked for, in milliseconds.
+    pub started_ms: u64,
     /// Its approvals, oldest first.
     pub approvals: Vec<ApprovalId>,
     /// An approval was given for a plan that still holds, or none is needed.
@@ -187,6 +189,8 @@ pub struct Rollback {
     pub denied: bool,
     /// Something is left to do or to know.
     pub open: bool,
+    /// A person asked for it and approved it: it undoes committed effects, too.
+    pub governed: bool,
     /// Evidence gave a step to a member that had none, after the last approval was asked for.
     pub grown: bool,
     /// When a step of it last ended well or became due anew, in milliseconds.
@@ -195,10 +199,25 @@ pub struct Rollback {
     pub confirm_by_ms: Option<u64>,
     /// The record that says so; older ones are not needed.
     pub confirm_record: Option<u64>,
+    /// Something was said of its cause or remedy.
+    pub reviewed: bool,
     /// How many of its members are in memory.
     pub held: usize,
     /// Its report at the last time that nothing was left.
     pub finished: Option<Report>,
+    /// Records that memory needs for it, ascending.
+    pub records: Vec<u64>,
+}
+
+/// A governed rollback that nobody has approved yet. Nothing has happened to its members.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// What is asked for, and the plan as it was looked up last.
+    pub request: Requested,
+    /// Its approvals, oldest first.
+    pub approvals: Vec<ApprovalId>,
+    /// When it was asked for, in milliseconds.
+    pub created_ms: u64,
     /// Records that memory needs for it, ascending.
     pub records: Vec<u64>,
 }

@@ -63,6 +63,7 @@ impl State {
             .collect();
         for rollback in gone {
             self.forget_confirmation(rollback);
+            self.in_time(rollback);
             self.rollbacks.remove(&rollback);
             self.approvals.retain(|_, approval| {
                 approval.info.subject != crate::model::Subject::Rollback(rollback)
@@ -164,6 +165,18 @@ impl State {
                 ),
             ),
             (
+                "requests",
+                format!(
+                    "{:?}",
+                    state
+                        .requests
+                        .iter()
+                        .map(|(id, asked)| (id, &asked.request, &asked.approvals))
+                        .collect::<Vec<_>>()
+                ),
+            ),
+            ("causes", format!("{:?}", state.causes)),
+            (
                 "approvals",
                 format!("{:?}", state.approvals.values().map(|a| &a.info).collect::<Vec<_>>()),
             ),
@@ -193,7 +206,7 @@ impl State {
         missing.sort_unstable();
         format!(
             "{} on {} token {} {:?} {:?} {:?} votes {missing:?} rests on {:?} named {:?} voids {:?} \
-             late {} evidence {} closed {} position {} step {:?} rollback {:?} delivery {:?} keys {keys:?}",
+             late {} evidence {} closed {} governed {} position {} step {:?} rollback {:?} delivery {:?} keys {keys:?}",
             effect.id,
             effect.branch,
             effect.token,
@@ -206,6 +219,7 @@ impl State {
             effect.late,
             effect.evidence,
             effect.closed,
+            effect.governed,
             effect.position,
             effect.step,
             effect.rollback,

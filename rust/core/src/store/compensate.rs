@@ -276,6 +276,7 @@ impl EffectStore {
             summary.report.blocked.extend(report.blocked);
             summary.report.pending.extend(report.pending);
             summary.report.discarded.extend(report.discarded);
+            summary.report.limitations.extend(report.limitations);
             summary.report.downstream_confirmed &= report.downstream_confirmed;
             if rollback.state == RollbackState::AwaitingApproval {
                 summary.approvals.extend(rollback.approvals.last());

@@ -9,7 +9,7 @@ use super::options::{Clock, MachineClock};
 use super::time::StoreTime;
 use crate::error::Error;
 use crate::log::{Index, Loaded, Tail, catch_up, load};
-use crate::model::{BranchId, Command, Observation, Observed, Reply};
+use crate::model::{AlertInfo, BranchId, Command, Observation, Observed, Reply};
 use crate::state::State;
 use crate::storage::{ReadView, Storage, StorageError, Table};
 
@@ -27,6 +27,8 @@ pub(super) struct Core {
     /// and nothing that needs the state.
     pub(super) newer: Option<StorageError>,
     pub(super) closed: bool,
+    /// Alerts of the batch under way, for whoever listens.
+    pub(super) raised: Vec<AlertInfo>,
     pub(super) holds: Holds,
     /// A backup was opened; the first write starts a new incarnation.
     pub(super) restored: bool,
@@ -57,6 +59,7 @@ impl Core {
             poisoned: None,
             newer,
             closed: false,
+            raised: Vec::new(),
             holds: Holds::default(),
             restored,
             anchored,

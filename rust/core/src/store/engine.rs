@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::holds::Holds;
-use super::options::{Clock, MachineClock};
+use super::options::{Clock, MachineClock, OnAlert};
 use super::queue::{Queue, Request};
 use super::time::{Anchored, StoreTime};
 use crate::codec::Record;
@@ -44,6 +44,7 @@ pub(super) struct Engine {
     /// How long a writer waits for its turn.
     patience: Duration,
     time: StoreTime,
+    on_alert: Option<OnAlert>,
     command_seed: [u8; 32],
     commands: AtomicU64,
 }
@@ -61,6 +62,7 @@ impl Engine {
         clock: Option<Clock>,
         machine: Option<MachineClock>,
         patience: Duration,
+        on_alert: Option<OnAlert>,
     ) -> Result<Self, Error> {
         let (core, time) = Core::load(storage.as_ref(), clock, machine)?;
         let mut command_seed = [0; 32];
@@ -71,6 +73,7 @@ impl Engine {
             queue: Queue::default(),
             patience,
             time,
+            on_alert,
             command_seed,
             commands: AtomicU64::new(0),
         })
@@ -123,6 +126,11 @@ impl Engine {
         unpoisoned(&self.core).anchored
     }
 
+    /// What the storage says of itself.
+    pub(super) fn stats(&self) -> Result<crate::storage::StorageStats, Error> {
+        Ok(self.storage.stats()?)
+    }
+
     pub(super) fn view(&self) -> Result<Box<dyn ReadView + '_>, Error> {
         Ok(self.storage.read()?)
     }
@@ -150,11 +158,15 @@ impl Engine {
         let began = Instant::now();
         let answers = self.work(&mut core, turn, &requests);
         let took = began.elapsed();
+        let raised = std::mem::take(&mut core.raised);
         drop(core);
         // The disk is not left idle while answers are handed out.
         self.queue.hand_on(requests.len(), took);
         for (request, answer) in requests.iter().zip(answers) {
             request.tell(answer);
+        }
+        if let Some(on_alert) = &self.on_alert {
+            raised.iter().for_each(|alert| on_alert(alert));
         }
     }
 
@@ -200,7 +212,7 @@ impl Engine {
             let rest = &requests[answers.len()..];
             let (pending, restored) = (core.pending.clone(), core.restored);
             let anchored = core.anchored;
-            let mut said = Vec::new();
+            let (mut said, heard) = (Vec::new(), core.raised.len());
             let turn = first_turn.take().unwrap_or_else(|| self.storage.take_turn(self.patience));
             let worked = match turn {
                 Ok(turn) => {
@@ -217,6 +229,7 @@ impl Engine {
                 Ok(Ok(())) => answers.append(&mut said),
                 Ok(Err(error)) => {
                     core.reload(self.storage.as_ref(), &error);
+                    core.raised.truncate(heard);
                     if self.was_kept(core, rest, &error) {
                         answers.append(&mut said);
                         continue;
@@ -373,6 +386,9 @@ impl Engine {
         }
         for (seq, event) in (core.tail.head + 1..).zip(&events) {
             Holds::take(self.storage.as_ref(), core.state.store_id, seq, event)?;
+            if let (Some(alert), true) = (core.state.alerts.get(&seq), self.on_alert.is_some()) {
+                core.raised.push(alert.clone());
+            }
         }
         let Core { state, tail, index, .. } = core;
         batch.append(tail, index, state, command, id, now_ms, &events, payloads)?;

@@ -53,10 +53,10 @@ impl EffectStore {
         let past = Past::new(view.as_ref(), &core.index);
         for id in members {
             let committed = if let Some(effect) = core.state.effects.get(id) {
-                effect.state == crate::model::EffectState::Committed
+                effect.shown_state() == crate::model::EffectState::Committed
             } else {
                 let fate = past.fate(id).map_err(|error| corrupted(error.0))?;
-                fate == Some(Fate::Committed)
+                matches!(fate, Some(Fate::Committed | Fate::Compensated))
             };
             if committed {
                 done.kept.push(id);

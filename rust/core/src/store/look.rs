@@ -6,15 +6,13 @@ use std::time::Duration;
 use super::EffectStore;
 use super::story::Story;
 use crate::codec::{Frame, Newer, Record};
-use crate::decide::{
-    Ended, History as _, blockers_of, decision, of_ended, plan_of, report_of, rollback_state,
-};
+use crate::decide::{Ended, History as _, blockers_of, decision, of_ended};
 use crate::error::Error;
 use crate::log::{Past, corrupted};
 use crate::model::{
     AlertId, AlertInfo, ApprovalId, ApprovalInfo, ApprovalState, BranchId, BranchInfo, BranchState,
     Decision, EffectId, EffectInfo, EffectState, Event, FenceId, FenceInfo, FenceStatus, Outcome,
-    Plan, Refusal, RollbackId, RollbackInfo, RollbackState, Target,
+    Refusal, Target,
 };
 use crate::storage::{ReadView, StorageError, Table};
 
@@ -60,7 +58,7 @@ pub struct LogEntry {
     pub hash: [u8; 32],
 }
 
-fn not_found(what: &str, id: impl Into<u64>) -> Error {
+pub(super) fn not_found(what: &str, id: impl Into<u64>) -> Error {
     Refusal::no_such(what, id.into()).into()
 }
 
@@ -186,7 +184,7 @@ impl EffectStore {
                 let mut decided = decision(&core.state, target);
                 match fate {
                     None => return Err(not_found("effect", id.0)),
-                    Some(crate::decide::Fate::Committed) => {}
+                    Some(crate::decide::Fate::Committed | crate::decide::Fate::Compensated) => {}
                     Some(fate) => {
                         decided.kind = crate::model::DecisionKind::Abort;
                         decided.cause = (fate == crate::decide::Fate::Doomed).then_some(id);
@@ -208,7 +206,11 @@ impl EffectStore {
         let fate = match core.state.effects.get(id) {
             Some(effect) if effect.was_recalled() => {
                 // Its votes are told by the log alone.
-                story.settle(view.as_ref(), Some(crate::decide::Fate::Doomed))?;
+                let fate = match effect.shown_state() {
+                    EffectState::Committed => crate::decide::Fate::Compensated,
+                    _ => crate::decide::Fate::Doomed,
+                };
+                story.settle(view.as_ref(), Some(fate))?;
                 let sealed = story.sealed;
                 story.overlay(&core.state, effect);
                 story.sealed = sealed;
@@ -378,87 +380,6 @@ impl EffectStore {
             ids.len() < limit
         })?;
         ids.into_iter().map(|id| self.fence(id)).collect()
-    }
-
-    /// A rollback, finished or not.
-    ///
-    /// # Errors
-    /// [`Refusal::NotFound`].
-    pub fn rollback(&self, id: RollbackId) -> Result<RollbackInfo, Error> {
-        {
-            let core = self.engine().lock()?;
-            if let Some(rollback) = core.state.rollbacks.get(&id) {
-                return Ok(RollbackInfo {
-                    id,
-                    state: rollback_state(&core.state, rollback),
-                    effects: rollback.members.clone(),
-                    initiated_by: rollback.by.clone(),
-                    trigger: rollback.trigger,
-                    reason: rollback.reason.clone(),
-                    approvals: rollback.approvals.clone(),
-                    report: report_of(&core.state, rollback),
-                });
-            }
-        }
-        let Some(Event::Doomed(doom)) = self.event(id.0)? else {
-            return Err(not_found("rollback", id.0));
-        };
-        if !doom.rollback {
-            return Err(not_found("rollback", id.0));
-        }
-        let mut report = crate::model::Report::default();
-        let mut approvals = Vec::new();
-        self.scan(id.0 + 1, &mut |seq, header| {
-            match &header.event {
-                Event::RollbackFinished { rollback, report: last } if *rollback == id => {
-                    report = last.clone();
-                }
-                Event::ApprovalRequested { subject, .. }
-                    if *subject == crate::model::Subject::Rollback(id) =>
-                {
-                    approvals.push(ApprovalId(seq));
-                }
-                _ => {}
-            }
-            true
-        })?;
-        Ok(RollbackInfo {
-            id,
-            state: RollbackState::InReview,
-            effects: doom.members.iter().collect(),
-            initiated_by: doom.by.clone(),
-            trigger: doom.trigger,
-            reason: doom.reason.clone(),
-            approvals,
-            report,
-        })
-    }
-
-    /// Rollbacks in order of id, after `since`.
-    ///
-    /// # Errors
-    /// Where the store is unusable.
-    pub fn rollbacks(&self, since: u64, limit: usize) -> Result<Vec<RollbackInfo>, Error> {
-        let mut ids = Vec::new();
-        self.scan(since.saturating_add(1), &mut |seq, header| {
-            if matches!(&header.event, Event::Doomed(doom) if doom.rollback) {
-                ids.push(RollbackId(seq));
-            }
-            ids.len() < limit
-        })?;
-        ids.into_iter().map(|id| self.rollback(id)).collect()
-    }
-
-    /// What a rollback would do next, and the digest to which its approvals are bound.
-    ///
-    /// # Errors
-    /// [`Refusal::NotFound`] for what is no rollback, or finished.
-    pub fn plan(&self, id: RollbackId) -> Result<Plan, Error> {
-        let core = self.engine().lock()?;
-        let Some(rollback) = core.state.rollbacks.get(&id) else {
-            return Err(not_found("unfinished rollback", id.0));
-        };
-        Ok(plan_of(&core.state, rollback))
     }
 
     /// An approval, answered or not.

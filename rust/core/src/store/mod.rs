@@ -10,8 +10,11 @@ mod holds;
 mod keep;
 mod kept;
 mod look;
+mod metrics;
 mod options;
 mod queue;
+mod review;
+mod rollbacks;
 mod story;
 mod time;
 mod verbs;
@@ -25,7 +28,8 @@ pub use artifact::{Artifacts, Content, NewArtifact, sha256};
 pub use breaks::BreakSignal;
 pub use compensate::{CompensateOptions, CompensationReport, Handled};
 pub use look::{EffectFilter, LogEntry};
-pub use options::{Clock, MachineClock, MachineTime, Options};
+pub use metrics::{WINDOW_MS, WINDOW_RECORDS};
+pub use options::{Clock, MachineClock, MachineTime, OnAlert, Options};
 pub use verbs::NewBranch;
 
 pub use crate::log::{Payloads, VerifyReport};
@@ -137,7 +141,8 @@ impl EffectStore {
         clock::same(&storage, options.clock.as_ref())?;
         let store_id = storage.format().store_id;
         let patience = Duration::from_millis(options.busy_timeout_ms);
-        let engine = Engine::new(storage, options.clock, options.machine, patience)?;
+        let engine =
+            Engine::new(storage, options.clock, options.machine, patience, options.on_alert)?;
         let empty = match engine.lock() {
             // What can be read can be read; whatever else is asked for says so.
             Err(Error::Storage(StorageError::Format { .. })) => false,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Limits, Policy};
+use crate::model::{AlertInfo, Limits, Policy};
 
 /// A clock that a caller gives, in milliseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -20,6 +20,9 @@ pub struct MachineTime {
 
 /// A machine's clocks, for tests.
 pub type MachineClock = Arc<dyn Fn() -> MachineTime + Send + Sync>;
+
+/// Told of each alert that this process has raised, once it is durable; it must not call the store.
+pub type OnAlert = Arc<dyn Fn(&AlertInfo) + Send + Sync>;
 
 /// Options of [`EffectStore::open`](super::EffectStore::open).
 #[derive(Clone)]
@@ -43,6 +46,8 @@ pub struct Options {
     /// The machine's clocks, of which store time is made where no `clock` is given; for tests of
     /// steps of the wall clock and of boots. The system's by default.
     pub machine: Option<MachineClock>,
+    /// Told of each alert that this process has raised, for its own log.
+    pub on_alert: Option<OnAlert>,
 }
 
 impl Default for Options {
@@ -56,6 +61,7 @@ impl Default for Options {
             busy_timeout_ms: 10_000,
             clock: None,
             machine: None,
+            on_alert: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::log::{Past, corrupted, read_payload};
 use crate::model::{
     After, BranchId, Call, EffectId, EffectInfo, EffectState, Event, FenceId, Follows, Inverse,
-    Mode, Outcome, PayloadRef, Registered, RollbackId, Token,
+    Mode, Outcome, PayloadRef, Registered, RollbackId, Started, Token,
 };
 use crate::state::{Effect, State};
 use crate::storage::ReadView;
@@ -67,9 +67,9 @@ impl Story {
         self.branch = effect.branch;
         self.token = effect.token;
         self.class = effect.class;
-        self.state = effect.state;
+        self.state = effect.shown_state();
         self.outcome = effect.outcome;
-        self.sealed = effect.state == EffectState::Committed || effect.is_sealed();
+        self.sealed = self.state == EffectState::Committed || effect.is_sealed();
         self.fence = effect.fence;
         self.rollback = effect.rollback.filter(|id| state.rollbacks.contains_key(id));
         self.compensated = effect.step.as_ref().is_some_and(|step| step.is_completed());
@@ -125,7 +125,7 @@ impl Story {
     /// Reads on from the registration until everything is told; the distance is that to its end.
     pub(super) fn settle(&mut self, view: &dyn ReadView, fate: Option<Fate>) -> Result<(), Error> {
         let expected = match fate {
-            Some(Fate::Committed) | None => EffectState::Committed,
+            Some(Fate::Committed | Fate::Compensated) | None => EffectState::Committed,
             Some(Fate::Doomed) => EffectState::Doomed,
             Some(Fate::Void) => EffectState::Void,
         };
@@ -133,7 +133,11 @@ impl Story {
         view.scan(self.id.0 + 1, &mut |seq, bytes| match Record::decode_header(bytes) {
             Ok(header) => {
                 self.tell(seq, &header.event);
-                if self.told(expected) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if self.told(expected) && fate != Some(Fate::Compensated) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             }
             Err(error) => {
                 failed = Some(corrupted(format!("record {seq}: {error}")));
@@ -230,7 +234,10 @@ impl Story {
             }
             Event::Doomed(doom) if doom.members.contains(self.id) => {
                 self.state = EffectState::Doomed;
-                self.rollback = doom.rollback.then_some(RollbackId(seq));
+                self.rollback = doom.within.or(doom.rollback.then_some(RollbackId(seq)));
+            }
+            Event::RollbackStarted(started) if holds(started, self.id) => {
+                self.rollback = Some(started.rollback);
             }
             Event::StepCompleted { effect, .. } | Event::StepResolved { effect, .. }
                 if *effect == self.id =>
@@ -312,6 +319,11 @@ impl Story {
     }
 }
 
+/// Whether a governed rollback undoes this committed effect.
+pub(super) fn holds(started: &Started, id: EffectId) -> bool {
+    started.held.contains(id) || started.effects.iter().any(|recalled| recalled.effect == id)
+}
+
 /// What a record is about.
 pub(super) fn reference(seq: u64, event: &Event) -> u64 {
     match event {
@@ -344,7 +356,13 @@ pub(super) fn reference(seq: u64, event: &Event) -> u64 {
         | Event::WindowPassed { effect } => effect.0,
         Event::Fenced { intent, .. } => intent.map_or(seq, |intent| intent.0),
         Event::IntentEnded { intent, .. } => intent.0,
-        Event::RollbackFinished { rollback, .. } | Event::ConfirmBy { rollback, .. } => rollback.0,
+        Event::RollbackFinished { rollback, .. }
+        | Event::ConfirmBy { rollback, .. }
+        | Event::RemedyWaived { rollback, .. }
+        | Event::RollbackOverdue { rollback } => rollback.0,
+        Event::RollbackRequested(request) => request.of.map_or(seq, |of| of.0),
+        Event::RollbackStarted(started) => started.rollback.0,
+        Event::RootCauseRecorded(cause) => cause.rollback.0,
         Event::ApprovalAnswered { approval, .. } | Event::ApprovalStale { approval, .. } => {
             approval.0
         }
@@ -377,7 +395,12 @@ pub(super) fn concerns(event: &Event, about: u64) -> bool {
         Event::Doomed(doom) => {
             doom.members.contains(effect)
                 || doom.stopped.iter().any(|stopped| stopped.branch.0 == about)
+                || doom.within.is_some_and(|rollback| rollback.0 == about)
         }
+        Event::RollbackRequested(request) => {
+            request.committed.contains(effect) || request.live.contains(effect)
+        }
+        Event::RollbackStarted(started) => holds(started, effect),
         Event::StepDue { cause, .. } => cause.0 == about,
         Event::BreakSignalled(signal) => signal.branch.0 == about,
         Event::ArtifactCreated { compensates_for, .. } => {

@@ -40,7 +40,7 @@ impl NewBranch {
 }
 
 /// An answer of another shape than the command's is a fault of ours, not of the caller.
-fn misfit<T>() -> Result<T, Error> {
+pub(super) fn misfit<T>() -> Result<T, Error> {
     Err(Error::Storage(StorageError::Poisoned { cause: "an answer of the wrong shape".into() }))
 }
 
