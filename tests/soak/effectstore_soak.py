@@ -1,12 +1,11 @@
-#!/usr/bin/env python3
 """effectstore-soak: several processes write at random to one store and are killed; nothing acknowledged may be lost.
 
     python tests/soak/effectstore_soak.py --kills 500 --acks 50000
 
-An oracle outside of the store knows what was acknowledged (see `workers.py`). At the end the log is read from its first
-record to the last and must hold all of it: every acknowledged registration under its number and key, no number twice,
-every outcome, every decision whole; effects that are committed rest on committed ones only, what rests on doomed ones is
-doomed. Then `verify` replays it. The seed is printed; the exit code is 0 if nothing was found.
+An oracle outside of the store knows what was acknowledged (see `workers.py`). At the end the log is read from its
+first record to the last and must hold all of it: every acknowledged registration under its number and key, no number
+twice, every outcome, every decision whole; effects that are committed rest on committed ones only, what rests on
+doomed ones is doomed. Then `verify` replays it. The seed is printed; the exit code is 0 if nothing was found.
 """
 
 from __future__ import annotations

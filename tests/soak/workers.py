@@ -1,7 +1,7 @@
 """The processes that the soak tool starts, kills and stops: writers with random commands, and readers.
 
-A writer tells the oracle of every acknowledgement by one `write` to its own file, after the call returned. What was told
-before a kill is in the file: it is the kernel's, not the process's.
+A writer tells the oracle of every acknowledgement by one `write` to its own file, after the call returned. What was
+told before a kill is in the file: it is the kernel's, not the process's.
 """
 
 from __future__ import annotations

@@ -52,10 +52,10 @@ fn a_new_store_is_private_and_says_what_it_is() {
     let given = StorageOptions { created_ms: 42, ..options() };
     let storage = LmdbStorage::open(&path, &given).unwrap();
     assert_eq!(mode(&path), 0o700);
-    for file in ["data.mdb", "lock.mdb", "owner.lock"] {
+    for file in ["data.mdb", "lock.mdb", "owner.lock", "shared.page"] {
         assert_eq!(mode(&path.join(file)), 0o600, "{file}");
     }
-    assert_eq!(fs::read_dir(&path).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 4);
     let format = storage.format();
     assert_eq!((format.version, format.min_reader, format.min_writer), (0, 0, 0));
     assert_eq!((format.created_ms, format.lmdb_data_version), (42, 1));
@@ -96,7 +96,7 @@ fn what_a_crashed_creation_left_is_replaced() {
         fs::write(scratch.join("lock.mdb"), content).unwrap();
         let storage = open(&path).unwrap();
         append(&storage, 2);
-        assert_eq!(fs::read_dir(&path).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 4);
     }
 }
 

@@ -291,9 +291,24 @@ impl Opened {
         Ok(())
     }
 
-    /// Begins a read transaction. If the reader table is full, slots of ended processes are
-    /// cleared and it is tried once more.
+    /// Begins a read transaction.
+    ///
+    /// LMDB looks up the number of the newest state first and copies its meta page afterwards. If
+    /// two commits come between (the thread may be left out by the scheduler), the page is that of
+    /// the second, which need not be durable yet, and the next transaction would show an older state.
+    /// So a transaction that two meta pages have passed is given up for another.
     pub(super) fn begin_read(&self) -> Result<RoTxn<'_, WithoutTls>, StorageError> {
+        for _ in 0..1_000 {
+            let txn = self.begin_read_once()?;
+            if self.env.info().last_txn_id < txn.id() + 2 {
+                return Ok(txn);
+            }
+        }
+        self.begin_read_once()
+    }
+
+    /// If the reader table is full, slots of ended processes are cleared and it is tried once more.
+    fn begin_read_once(&self) -> Result<RoTxn<'_, WithoutTls>, StorageError> {
         let mut answer = self.env.read_txn();
         if matches!(answer, Err(heed::Error::Mdb(MdbError::ReadersFull))) {
             self.env.clear_stale_readers().map_err(|e| self.fault("clear stale readers", &e))?;
