@@ -153,7 +153,7 @@ impl From<model::Impact> for ImpactInfo {
             effects: ids(&impact.effects),
             done: ids(&impact.done),
             rests_on: ids(&impact.rests_on),
-            keys: impact.keys.into_iter().map(|key| key.0.to_vec()).collect(),
+            keys: impact.keys.into_iter().map(|key| key.0).collect(),
             agents: impact.agents,
             reversibility: word(impact.class, CLASSES),
             not_compensable: ids(&impact.not_compensable),

@@ -193,20 +193,10 @@ impl Turn<'_> {
             Command::HoldDelivery { effect, token, lease_ms } => {
                 self.hold_delivery(*effect, *token, *lease_ms)
             }
-            Command::NewBoot => {
-                self.new_boot();
-                Ok(Reply::Nothing)
-            }
-            Command::WorkersGone { holds } => {
-                self.workers_gone(holds);
-                Ok(Reply::Nothing)
-            }
-            Command::RequestRollback { targets, by, reason, trigger, program_order } => {
-                self.request_rollback(targets, by, reason, *trigger, *program_order)
-            }
-            Command::RecordRootCause { .. } | Command::WaiveRemedy { .. } => {
-                self.review_cause(command)
-            }
+            Command::NewBoot | Command::WorkersGone { .. } => Ok(self.gone(command)),
+            Command::RequestRollback { .. }
+            | Command::RecordRootCause { .. }
+            | Command::WaiveRemedy { .. } => self.govern(command),
             Command::SignalBreak { .. } => self.signal_break(command),
             Command::AckNotice { notice, agent } => self.ack_notice(*notice, agent),
             Command::CreateArtifacts { .. }

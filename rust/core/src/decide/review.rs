@@ -8,8 +8,12 @@ use crate::model::{
 };
 
 impl Turn<'_> {
-    pub(super) fn review_cause(&mut self, command: &Command) -> Ruling<Reply> {
+    /// Rollbacks as a process: what a person asks for, and what is owed afterwards.
+    pub(super) fn govern(&mut self, command: &Command) -> Ruling<Reply> {
         match command {
+            Command::RequestRollback { targets, by, reason, trigger, program_order } => {
+                return self.request_rollback(targets, by, reason, *trigger, *program_order);
+            }
             Command::RecordRootCause { rollback, category, note, by, remedy } => {
                 self.root_cause(*rollback, *category, note, by, remedy.as_deref())?;
             }

@@ -2,7 +2,7 @@
 
 use super::Turn;
 use super::step::{Failed, retry_of};
-use crate::model::{EffectId, Event, FailureKind, RollbackId, Severity, StepHold};
+use crate::model::{Command, EffectId, Event, FailureKind, Reply, RollbackId, Severity, StepHold};
 use crate::state::{StepStatus, Timer};
 
 impl Turn<'_> {
@@ -52,6 +52,16 @@ impl Turn<'_> {
             }
         }
         self.judge_from(0);
+    }
+
+    /// Workers that cannot come back, since their machine or their processes have ended.
+    pub(super) fn gone(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::NewBoot => self.new_boot(),
+            Command::WorkersGone { holds } => self.workers_gone(holds),
+            _ => {}
+        }
+        Reply::Nothing
     }
 
     /// The lease of a process that is gone is over: nobody can end what it holds.

@@ -166,7 +166,9 @@ impl Engine {
             request.tell(answer);
         }
         if let Some(on_alert) = &self.on_alert {
-            raised.iter().for_each(|alert| on_alert(alert));
+            for alert in &raised {
+                on_alert(alert);
+            }
         }
     }
 

@@ -223,7 +223,7 @@ impl EffectStore {
     }
 
     fn measure_now(&self, metrics: &mut Metrics) -> Result<(), Error> {
-        let stats = self.engine().stats()?;
+        let storage = self.engine().stats()?;
         let core = self.engine().lock()?;
         let state = &core.state;
         let open = state.rollbacks.values().filter(|rollback| rollback.open);
@@ -234,18 +234,18 @@ impl EffectStore {
         });
         metrics.rollbacks.awaiting_approval = pending.count() as u64;
         metrics.storage = StorageMeasures {
-            records: stats.head,
-            segments: stats.segments,
+            records: storage.head,
+            segments: storage.segments,
             live_effects: state.live,
             effects_in_memory: state.effects.len() as u64,
             keys_in_memory: state.keys.len() as u64,
             branches_in_memory: state.branches.len() as u64,
             open_alerts: state.alerts.len() as u64,
-            file_bytes: stats.file_bytes,
-            used_bytes: stats.used_bytes,
-            map_bytes: stats.map_size_bytes,
-            readers: stats.readers,
-            oldest_reader_transactions: stats.oldest_reader.map_or(0, |r| r.transactions_behind),
+            file_bytes: storage.file_bytes,
+            used_bytes: storage.used_bytes,
+            map_bytes: storage.map_size_bytes,
+            readers: storage.readers,
+            oldest_reader_transactions: storage.oldest_reader.map_or(0, |r| r.transactions_behind),
         };
         Ok(())
     }
