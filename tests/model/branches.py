@@ -85,6 +85,8 @@ class Branches(Fences):
             raise Refused("BranchClosedError", branch=name)
         kept = []
         for seen in branch.seen:
+            if seen.kind == "version" and any(self.effects[w].state == "void" for w in seen.writers):
+                seen.kind = "inherited"  # What stands for a named version was not named itself.
             seen.writers = {w for w in self.expand(seen.writers) if self.effects[w].state != "doomed"}
             if seen.writers and seen.kind != "held":
                 kept.append(seen)

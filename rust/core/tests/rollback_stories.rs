@@ -250,6 +250,24 @@ fn a_changed_plan_makes_its_request_stale() {
 }
 
 #[test]
+fn an_undo_that_came_back_makes_undone_writers_due_again_that_memory_let_go() {
+    let mut store = Store::new(Policy::default());
+    let (one, two) = (store.branch("one"), store.branch("two"));
+    let first = store.ran(one, write("B"));
+    let middle = store.ran(two, write("B").writes("C"));
+    let last = store.ran(one, write("C"));
+    store.abort(&[first, middle, last]).unwrap();
+    let stale = store.claim().unwrap();
+    assert_eq!(stale.effect, last);
+    store.wait(61_000);
+    assert_eq!(store.undo_all(), [last, middle, first]);
+    assert!(store.state.effects.is_empty(), "nothing is left to put back");
+    assert_eq!(store.complete(&stale).unwrap_err().code(), "lease_lost");
+    // The lost inverse may have put back what `middle` wrote, whose undo puts back what `first` did.
+    assert_eq!(store.undo_all(), [middle, first]);
+}
+
+#[test]
 fn a_rollback_that_waits_for_a_person_says_so_while_a_step_is_at_work() {
     let mut store = Store::new(Policy { require_inverse: false, ..Policy::default() });
     let line = store.branch("a");

@@ -174,6 +174,22 @@ impl Turn<'_> {
         }
     }
 
+    /// The same for writers that memory has let go: what let them go took it that no later undo could
+    /// put their values back, and this effect came back since.
+    pub(super) fn put_back_settled(&mut self, id: EffectId) -> Ruling<()> {
+        if !self.state.effects.get(id).is_some_and(crate::state::Effect::was_recalled) {
+            return Ok(());
+        }
+        let Some(Event::Registered(registered)) = self.history.event(id.0)? else { return Ok(()) };
+        let again = self.finished_since(id, &registered, id.0)?;
+        let due: Vec<EffectId> = again.iter().map(|story| story.effect).collect();
+        self.recall(again)?;
+        for earlier in due {
+            self.emit(Event::StepDue { effect: earlier, cause: id });
+        }
+        Ok(())
+    }
+
     /// The outcome of a lost claim came: its inverse ran at some moment since that claim (C51).
     pub(super) fn evidence_of_claim(&mut self, id: EffectId, claim: u64) -> Ruling<()> {
         if self.state.effects.contains(id) {

@@ -164,6 +164,7 @@ impl Turn<'_> {
                 if last {
                     // This undo may have put back the values of earlier writers.
                     self.put_back(id, id.0);
+                    self.put_back_settled(id)?;
                 }
             }
             StepEnd::Failed(problem) => {

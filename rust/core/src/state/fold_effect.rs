@@ -300,9 +300,11 @@ impl State {
     /// A late edge can cover members of tips and frontiers: those are computed anew.
     fn refresh_covers(&mut self, id: EffectId, rests_on: &[EffectId]) {
         let above = self.cascade(&[id]);
+        // A child's tip holds effects of its parent, too.
         let mut owners: Vec<_> = above
             .iter()
-            .filter_map(|effect| self.effects.get(*effect).map(|effect| effect.branch))
+            .filter_map(|effect| self.effects.get(*effect))
+            .flat_map(|effect| effect.held_by.iter().copied().chain([effect.branch]))
             .collect();
         owners.sort_unstable();
         owners.dedup();

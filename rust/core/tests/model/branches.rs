@@ -107,6 +107,11 @@ impl Model {
             }
             let mut seen = model.branches[&name].seen.clone();
             for one in &mut seen {
+                let stood_for = one.writers.iter().any(|w| model.state(*w) == Life::Void);
+                if one.kind == Saw::Version && stood_for {
+                    // What stands for a named version was not named itself.
+                    one.kind = Saw::Plain;
+                }
                 one.writers = model.expand(&one.writers);
                 one.writers.retain(|w| model.state(*w) != Life::Doomed);
             }
