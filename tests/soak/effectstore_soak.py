@@ -77,7 +77,7 @@ class Oracle:
             self.committed.update(rest[2])
         elif kind == "doomed":
             self.doomed.update(rest[0])
-        elif kind == "completed":
+        elif kind in ("completed", "resolved"):
             self.completed[rest[0]] += 1
 
 
@@ -90,7 +90,9 @@ class Soak:
         self.oracle = Oracle()
         self.path = Path(options.store)
         self.started = self.kills = self.stops = 0
-        policy = effectstore.Policy(auto_keys=1_000_000)
+        # Attempts are used up by kills, and nobody is there to approve.
+        retry = effectstore.Retry(max_attempts=1_000_000, delay=0.0)
+        policy = effectstore.Policy(auto_keys=1_000_000, retry=retry)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         effectstore.open(self.path, policy=policy).close()
         self.workers = [self.start("write", "none") for _ in range(options.writers)]

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import effectstore
-from effectstore import Branch, Effect, EffectStoreError, Inverse, RefusedError, Store, StoreBusyError
+from effectstore import (
+    Branch,
+    DirtyKeyError,
+    Effect,
+    EffectStoreError,
+    Inverse,
+    RefusedError,
+    Store,
+    StoreBusyError,
+)
 
 KEYS = [f"key/{number}" for number in range(60)]
 
@@ -59,8 +68,8 @@ class Writer:
             self.tell("busy")
         except RefusedError as refused:
             self.tell("refused", refused.code)
-            if refused.code == "dirty_key":
-                self.undo()
+            if isinstance(refused, DirtyKeyError):
+                self.clean(refused.rollback)
             elif refused.code not in ("key_busy", "uncommitted_key", "lease_lost"):
                 self.drop(self.branch.name)
                 self.branch = self.open_branch()
@@ -70,7 +79,8 @@ class Writer:
         reads = self.chance.sample(KEYS, self.chance.randrange(3))
         writes = self.chance.choice(KEYS)
         return {
-            "reads": reads,
+            # Mostly it rests on who wrote the key before it; a blind write makes conflicts.
+            "reads": [*reads, writes] if self.chance.random() < 0.9 else reads,
             "writes": writes,
             "inverse": Inverse("unset", {"key": writes}, agent="*"),
             "idempotency_key": f"{self.seed}/{self.number}",
@@ -137,6 +147,20 @@ class Writer:
             self.tell("refused", refused.code)
         else:
             self.tell("completed", step.effect.id)
+
+    def clean(self, number: int | None) -> None:
+        """Undo what is due, and say for a person that what no inverse may undo is in order."""
+        self.undo()
+        if number is None:
+            return
+        rollback = self.store.rollback(number)
+        for failure in rollback.report.failed:
+            try:
+                rollback.resolve(failure.step, by="soak", reason="looked at it")
+            except RefusedError as refused:  # Somebody else was first.
+                self.tell("refused", refused.code)
+            else:
+                self.tell("resolved", failure.effect)
 
     def observe(self) -> None:
         self.branch.observe(self.chance.sample(KEYS, 2))

@@ -120,6 +120,25 @@ fn leases_of_another_boot_are_over_and_deadlines_are_not() {
 }
 
 #[test]
+fn opening_a_restored_copy_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("store"), dir.path().join("copy"));
+    let machine = Machine::new();
+    let store = machine.open(&path);
+    leased(&store, "A", 30 * DAY_MS);
+    store.backup(&copy).unwrap();
+    let records = store.verify(None).unwrap().records;
+    machine.set(|time| time.boot_id = [2; 16]);
+    let restored = machine.open(&copy);
+    assert_eq!(restored.verify(None).unwrap().records, records);
+    // Its first write starts the incarnation and the boot.
+    restored.create_branch(NewBranch::named("B")).unwrap();
+    assert_eq!(restored.incarnation().unwrap(), 2);
+    assert_eq!(restored.branch_named("A").unwrap().state, BranchState::Doomed);
+    restored.verify(None).unwrap();
+}
+
+#[test]
 fn a_reader_of_a_new_boot_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

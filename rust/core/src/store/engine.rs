@@ -121,9 +121,11 @@ impl Engine {
         self.time.is_given()
     }
 
-    /// Whether the anchor of store time is known to be this boot's.
-    pub(super) fn is_anchored(&self) -> bool {
-        unpoisoned(&self.core).anchored
+    /// Whether store time is still to be anchored, and may be now: the first write to a restored copy
+    /// changes its tokens, so opening one writes nothing.
+    pub(super) fn wants_anchor(&self) -> bool {
+        let core = unpoisoned(&self.core);
+        !core.anchored && !core.restored
     }
 
     /// What the storage says of itself.

@@ -155,7 +155,7 @@ impl EffectStore {
                 policy: options.policy.unwrap_or_default(),
             };
             engine.submit(create, Payloads::default())?;
-        } else if !options.read_only && !engine.is_anchored() {
+        } else if !options.read_only && engine.wants_anchor() {
             // Somebody is the first of the boot. If that cannot be written now, the next write does it.
             let _ = engine.submit(Command::Tick, Payloads::default());
         }
