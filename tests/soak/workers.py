@@ -149,11 +149,15 @@ class Writer:
             self.tell("completed", step.effect.id)
 
     def clean(self, number: int | None) -> None:
-        """Undo what is due, and say for a person that what no inverse may undo is in order."""
+        """Undo what is due, and say as a person would what only a person can know."""
         self.undo()
         if number is None:
             return
         rollback = self.store.rollback(number)
+        for unknown in rollback.report.unsettled:
+            # Its holder was killed, or is told so: a report that comes all the same is evidence.
+            self.store.effect(unknown).close(by="soak", reason="its worker is gone")
+            self.tell("closed", unknown)
         for failure in rollback.report.failed:
             try:
                 rollback.resolve(failure.step, by="soak", reason="looked at it")
