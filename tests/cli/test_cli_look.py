@@ -79,9 +79,17 @@ def test_a_closed_pipe_is_no_error(demo_store: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+# A shell's background job ignores interrupts, and so does what it starts: the command is put in front of a person.
+IN_FRONT = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("effectstore.cli", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_following_the_log_ends_with_an_interrupt(demo_store: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "effectstore.cli", "log", "--follow", str(demo_store)],
+        [sys.executable, "-c", IN_FRONT, "log", "--follow", str(demo_store)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),

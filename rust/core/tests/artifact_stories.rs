@@ -352,10 +352,12 @@ fn an_inverse_names_only_code_that_is_there_and_approved() {
         call.inverse.as_mut().unwrap().artifact = Some(named.to_owned());
         call
     };
-    for odd in ["", "no-such", "999", "1", "-1"] {
+    for odd in ["no-such", "999", "1", "-1"] {
         let refused = store.try_register(line, call(odd)).unwrap_err();
         assert!(matches!(refused, Refusal::NotFound { .. }), "{odd}: {refused}");
     }
+    let refused = store.try_register(line, call("")).unwrap_err();
+    assert!(matches!(refused, Refusal::Options { option: "artifact", .. }), "{refused}");
     let undo = (id.0 + 1).to_string();
     let refused = store.try_register(line, call(&undo)).unwrap_err();
     assert!(matches!(refused, Refusal::ArtifactState { state: "draft", .. }), "{refused}");
