@@ -18,6 +18,9 @@ const GATHER_MOST: Duration = Duration::from_millis(1);
 /// How long it waits for the next one of them.
 const GATHER_SLICE: Duration = Duration::from_micros(100);
 
+/// How long after a batch its callers count as just answered.
+const GATHER_FRESH: Duration = Duration::from_micros(150);
+
 const WAITING: u8 = 0;
 const LEADING: u8 = 1;
 const ANSWERED: u8 = 2;
@@ -73,6 +76,8 @@ struct Waiting {
     callers: usize,
     /// How long the last batch took, its flush included.
     last_batch: Duration,
+    /// When it ended.
+    ended: Option<Instant>,
     /// A leader waits for callers.
     gathering: bool,
 }
@@ -106,10 +111,13 @@ impl Queue {
 
     /// Waits a moment for callers that have just been answered and will ask again, so that they
     /// share the flush: as long as they keep coming, and no longer than a flush takes. A lone caller
-    /// never waits. The wait sleeps: on few cores a spinning leader keeps away whom it waits for.
+    /// never waits, nor does one who comes long after the last batch. The wait sleeps: on few cores a spinning leader keeps away whom it waits for.
     pub(super) fn gather(&self) {
         let began = Instant::now();
         let mut waiting = unpoisoned(&self.waiting);
+        if waiting.ended.is_none_or(|ended| ended.elapsed() > GATHER_FRESH) {
+            return;
+        }
         let most = waiting.last_batch.clamp(GATHER_SLICE, GATHER_MOST);
         waiting.gathering = true;
         while waiting.callers > 1
@@ -139,6 +147,7 @@ impl Queue {
             waiting.leader = next.is_some();
             waiting.callers = answered + waiting.requests.len();
             waiting.last_batch = took;
+            waiting.ended = Some(Instant::now());
             next
         };
         if let Some(next) = next {
