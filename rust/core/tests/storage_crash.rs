@@ -6,6 +6,8 @@ use std::process::Child;
 use std::time::Duration;
 
 use effectstore::storage::{CommitFailure, Storage, StorageError};
+use effectstore::store::NewBranch;
+use effectstore::{EffectStore, Error, Options};
 use storage_support::{append, check, first_number, open, role, run, said_numbers, say, start};
 use tempfile::tempdir;
 
@@ -27,6 +29,7 @@ fn a_child_of_these_tests() {
         "limit the file" => limit_the_file(dir),
         "fail the data" => fail_writes(dir, false),
         "fail the meta page" => fail_writes(dir, true),
+        "doubt a store" => doubt_a_store(dir),
         other => panic!("no such role: {other}"),
     }
 }
@@ -176,6 +179,27 @@ fn a_failed_write_of_the_meta_page_is_unknown_and_needs_a_reopen() {
     check(&open(dir.path()));
 }
 
+#[test]
+fn a_store_says_which_of_two_things_a_failed_write_of_the_meta_page_was_and_goes_on() {
+    let dir = tempdir().unwrap();
+    assert_eq!(run("doubt a store", dir.path()), ["not committed", "goes on"]);
+}
+
+fn doubt_a_store(dir: &Path) {
+    let store = EffectStore::open(dir, Options::default()).unwrap();
+    store.create_branch(NewBranch::named("before")).unwrap();
+    make_deaf(dir, libc::O_WRONLY | libc::O_DSYNC);
+    let refused = store.create_branch(NewBranch::named("failed")).unwrap_err();
+    let cause = matches!(refused, Error::Storage(StorageError::NotCommitted { .. }));
+    assert!(cause, "{refused}");
+    say("not committed");
+    store.create_branch(NewBranch::named("failed")).unwrap();
+    let names = store.branches(0, 9).unwrap().into_iter().map(|branch| branch.name);
+    assert!(names.eq(["before", "failed"]));
+    store.verify(None).unwrap();
+    say("goes on");
+}
+
 /// This process's descriptors of the data file that have exactly these of the three flags.
 fn data_descriptors(dir: &Path, wanted: i32) -> Vec<i32> {
     let data = dir.canonicalize().unwrap().join("data.mdb");
@@ -196,14 +220,17 @@ fn data_descriptors(dir: &Path, wanted: i32) -> Vec<i32> {
 }
 
 /// Puts a descriptor for reading in the place of the one that LMDB writes through.
-fn fail_writes(dir: &Path, meta: bool) {
-    let storage = open(dir);
-    append(&storage, 10).unwrap();
-    let wanted = if meta { libc::O_WRONLY | libc::O_DSYNC } else { libc::O_RDWR };
+fn make_deaf(dir: &Path, wanted: i32) {
     let [victim] = data_descriptors(dir, wanted)[..] else { panic!("not the one descriptor") };
     let deaf = std::fs::File::open(dir.join("data.mdb")).unwrap();
     // SAFETY: replaces a descriptor of this process; that is the fault to be provoked.
     assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&deaf), victim) }, victim);
+}
+
+fn fail_writes(dir: &Path, meta: bool) {
+    let storage = open(dir);
+    append(&storage, 10).unwrap();
+    make_deaf(dir, if meta { libc::O_WRONLY | libc::O_DSYNC } else { libc::O_RDWR });
     let refused = append(&storage, 1).unwrap_err();
     assert!(refused.needs_reopen(), "{refused}");
     if meta {

@@ -8,7 +8,6 @@
 //!   batch catches up inside its transaction, a look within its view.
 //! - No code of a user runs inside a transaction.
 
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +21,9 @@ use super::time::{Anchored, StoreTime};
 use crate::codec::Record;
 use crate::decide::{Stop, Verdict, decide};
 use crate::error::Error;
-use crate::log::{Batch, Past, Payloads};
+use crate::log::{Batch, Past, Payloads, Tail};
 use crate::model::{Command, Reply};
-use crate::storage::{ReadView, Storage, StorageError, WriteTurn};
+use crate::storage::{CommitFailure, ReadView, Storage, StorageError, WriteTurn};
 
 /// How many records a writer may be behind when it asks for its turn: it folds the rest while others
 /// wait for it.
@@ -232,19 +231,26 @@ impl Engine {
             match worked {
                 Ok(Ok(())) => answers.append(&mut said),
                 Ok(Err(error)) => {
+                    let (end, raised) = (core.tail, core.raised.split_off(heard));
                     core.reload(self.storage.as_ref(), &error);
-                    core.raised.truncate(heard);
-                    if self.was_kept(core, rest, &error) {
-                        answers.append(&mut said);
-                        continue;
-                    }
-                    // Nothing of the batch happened, so what rode along still waits to be written.
-                    core.pending = pending;
-                    core.restored = restored;
+                    // Whatever became of the anchor, the next batch looks.
                     core.anchored = anchored;
-                    answers.resize(requests.len(), Err(Error::Storage(error)));
+                    match self.settle_doubt(core, end, error) {
+                        Ok(()) => {
+                            core.raised.extend(raised);
+                            answers.append(&mut said);
+                        }
+                        Err(error) => {
+                            // Nothing of the batch is known to have happened, so what rode along
+                            // still waits to be written.
+                            core.pending = pending;
+                            core.restored = restored;
+                            answers.resize(requests.len(), Err(Error::Storage(error)));
+                        }
+                    }
                 }
                 Err(panic) => {
+                    core.raised.truncate(heard);
                     let cause = panic_text(panic.as_ref());
                     core.poisoned = Some(cause.clone());
                     let error = Error::Storage(StorageError::Poisoned { cause });
@@ -303,34 +309,36 @@ impl Engine {
     }
 
     /// After a commit whose outcome is unknown: one durable commit first, so that what is read now
-    /// cannot vanish in a power cut, then a look for the first command of the batch.
-    fn was_kept(&self, core: &mut Core, requests: &[Arc<Request>], error: &StorageError) -> bool {
-        if !matches!(error, StorageError::CommitUnknown { .. }) || core.usable().is_err() {
-            return false;
+    /// cannot vanish in a power cut, then a look for the batch's last record. The chain's hash covers
+    /// all that came before, so that one record tells whether the batch was kept. `Ok`: it was;
+    /// otherwise the error that its callers are told.
+    fn settle_doubt(
+        &self,
+        core: &mut Core,
+        end: Tail,
+        error: StorageError,
+    ) -> Result<(), StorageError> {
+        let StorageError::CommitUnknown { cause } = &error else { return Err(error) };
+        if core.usable().is_err() {
+            return Err(error);
         }
         let reopen = || -> Result<bool, StorageError> {
-            let head = core.tail.head;
             let mut batch = Batch::new(self.storage.write()?);
             core.catch_up(batch.write.as_ref() as &dyn ReadView)?;
             let (none, now_ms) = (Payloads::default(), self.now_ms());
             self.run(core, &mut batch, &Command::Reopen, &none, self.command_id(), now_ms)?.ok();
             batch.write.commit()?;
-            let view = self.storage.read()?;
-            let asked: Vec<[u8; 16]> = requests.iter().map(|request| request.id).collect();
-            let mut kept = false;
-            let from = head.saturating_sub(core.state.limits.batch_records) + 1;
-            view.scan(from, &mut |_, record| {
-                let id = Record::decode_header(record).ok().and_then(|header| header.command_id);
-                kept = id.is_some_and(|id| asked.contains(&id));
-                if kept { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            Ok(kept)
+            let last = self.storage.read()?.record(end.head)?.map(|record| record.into_owned());
+            Ok(last.is_some_and(|last| Record::stored_hash(&last) == Some(end.hash)))
         };
         match { reopen }() {
-            Ok(kept) => kept,
-            Err(error) => {
-                core.reload(self.storage.as_ref(), &error);
-                false
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err(StorageError::NotCommitted { cause: CommitFailure::Io(cause.clone()) })
+            }
+            Err(again) => {
+                core.reload(self.storage.as_ref(), &again);
+                Err(error)
             }
         }
     }

@@ -5,6 +5,8 @@ mod breaks;
 mod clock;
 mod compensate;
 mod core;
+#[cfg(test)]
+mod doubt;
 mod engine;
 mod holds;
 mod keep;
