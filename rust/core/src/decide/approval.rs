@@ -1,5 +1,6 @@
 //! Approvals: a person's word on an exact plan, or on a call that cannot be undone.
 
+use super::governed::Renewed;
 use super::plan::{digest_of, digest_of_call};
 use super::{Ruling, Turn};
 use crate::model::{
@@ -65,8 +66,11 @@ impl Turn<'_> {
         let Some(rollback) = self.state.rollbacks.get(&id) else {
             if let Some(asked) = self.state.requests.get(&id) {
                 let last = asked.approvals.last().copied();
-                let renewed = self.renew_request(id)?;
-                return renewed.or(last).ok_or_else(|| Refusal::no_such("rollback", id.0).into());
+                let open = match self.renew_request(id)? {
+                    Renewed::Asked(successor) => Some(successor),
+                    Renewed::Stands(_) | Renewed::Gone => last,
+                };
+                return open.ok_or_else(|| Refusal::no_such("rollback", id.0).into());
             }
             if let Some(again) = self.request_again(id, by, reason)? {
                 return Ok(again);
@@ -134,14 +138,18 @@ impl Turn<'_> {
         if approve && reason_required && !written {
             return Err(Refusal::ReasonRequired { approval: id, by: by.to_owned() }.into());
         }
-        let governed = self.state.is_requested(&subject);
-        if approve
-            && let Some(rollback) = governed
-            && let Some(successor) = self.renew_request(rollback)?
-        {
-            // More rests on the targets by now than the person was asked about.
-            let successor = Some(successor);
-            return Err(Refusal::ApprovalClosed { approval: id, state: "stale", successor }.into());
+        let governed = self.state.is_requested(&subject).filter(|_| approve);
+        let mut start = None;
+        if let Some(rollback) = governed {
+            match self.renew_request(rollback)? {
+                // More rests on the targets by now than the person was asked about.
+                Renewed::Asked(successor) => {
+                    let (state, successor) = ("stale", Some(successor));
+                    return Err(Refusal::ApprovalClosed { approval: id, state, successor }.into());
+                }
+                Renewed::Stands(found) => start = Some((rollback, found)),
+                Renewed::Gone => {}
+            }
         }
         self.emit(Event::ApprovalAnswered {
             approval: id,
@@ -149,8 +157,8 @@ impl Turn<'_> {
             by: by.to_owned(),
             reason: reason.map(str::to_owned),
         });
-        if approve && let Some(rollback) = governed {
-            self.start_governed(rollback)?;
+        if let Some((rollback, found)) = start {
+            self.start_governed(rollback, *found)?;
         }
         if let (false, Subject::Effect(effect)) = (approve, subject) {
             let text = format!(

@@ -44,6 +44,16 @@ pub(super) struct Found {
     trail: Trail,
 }
 
+/// What became of an unanswered request when it was looked up again.
+pub(super) enum Renewed {
+    /// Its plan is what the person was asked about.
+    Stands(Box<Found>),
+    /// Its plan has changed, and this approval is asked for instead.
+    Asked(ApprovalId),
+    /// There is no such request any more.
+    Gone,
+}
+
 impl Turn<'_> {
     pub(super) fn request_rollback(
         &mut self,
@@ -174,30 +184,29 @@ impl Turn<'_> {
         Ok(stories_of(self.history, gone.collect())?)
     }
 
-    /// Asks anew where the plan of an unanswered request has changed; answers the new approval.
-    pub(super) fn renew_request(&mut self, id: RollbackId) -> Ruling<Option<ApprovalId>> {
-        let Some(asked) = self.state.requests.get(&id) else { return Ok(None) };
+    /// Looks an unanswered request up again, and asks anew where its plan has changed.
+    pub(super) fn renew_request(&mut self, id: RollbackId) -> Ruling<Renewed> {
+        let Some(asked) = self.state.requests.get(&id) else { return Ok(Renewed::Gone) };
         let (before, stale) = (asked.request.clone(), asked.approvals.last().copied());
         let digest = stale
             .and_then(|stale| self.state.approvals.get(&stale))
             .map(|approval| approval.info.digest);
         let found = self.found(Requested { of: Some(id), ..before.clone() })?;
-        let now = found.request;
+        let now = &found.request;
         let same = now.committed == before.committed
             && now.live == before.live
-            && digest == Some(self.need_of(&now)?.digest);
-        if same {
-            return Ok(None);
-        }
-        if now.committed.is_empty() && now.live.is_empty() {
-            return Ok(None); // Everything was undone otherwise; an approval would do nothing.
+            && digest == Some(self.need_of(now)?.digest);
+        // Where everything was undone otherwise, an approval will do nothing.
+        if same || (now.committed.is_empty() && now.live.is_empty()) {
+            return Ok(Renewed::Stands(Box::new(found)));
         }
         if let Some(stale) = stale {
             let successor = Some(ApprovalId(self.next() + 2));
             self.emit(Event::ApprovalStale { approval: stale, successor });
         }
-        self.ask_governed(now)?;
-        Ok(self.state.requests.get(&id).and_then(|asked| asked.approvals.last().copied()))
+        self.ask_governed(found.request)?;
+        let newest = self.state.requests.get(&id).and_then(|asked| asked.approvals.last().copied());
+        Ok(newest.map_or(Renewed::Gone, Renewed::Asked))
     }
 
     /// A denied request is made again: its plan is looked up anew.
@@ -250,9 +259,7 @@ impl Turn<'_> {
     }
 
     /// An approval was given: the committed members come back to be undone, and the live ones fall.
-    pub(super) fn start_governed(&mut self, id: RollbackId) -> Ruling<()> {
-        let Some(asked) = self.state.requests.get(&id) else { return Ok(()) };
-        let found = self.found(asked.request.clone())?;
+    pub(super) fn start_governed(&mut self, id: RollbackId, found: Found) -> Ruling<()> {
         let Found { request, trail } = found;
         let members: BTreeSet<EffectId> = request.members().into_iter().collect();
         let stories = self.stories(&request)?;

@@ -280,18 +280,6 @@ impl Turn<'_> {
                 return Err(Refusal::no_such("effect", id.0).into());
             }
             Some(Fate::Committed) => "committed",
-            Some(Fate::Compensated) => {
-                if report.outcome == Outcome::Done {
-                    self.late_report(
-                        id,
-                        report.outcome,
-                        report.result,
-                        report.inverse,
-                        report.problem,
-                    )?;
-                }
-                "committed"
-            }
             // Its call was closed, and now it is known that it never ran (C30).
             Some(Fate::Doomed)
                 if report.outcome == Outcome::NotRun
@@ -312,7 +300,11 @@ impl Turn<'_> {
                         report.problem,
                     )?;
                 }
-                if fate == Fate::Void { "void" } else { "doomed" }
+                match fate {
+                    Fate::Void => "void",
+                    Fate::Doomed => "doomed",
+                    Fate::Committed | Fate::Compensated => "committed",
+                }
             }
         };
         if current != Some(token) {

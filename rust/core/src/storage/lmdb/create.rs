@@ -149,8 +149,7 @@ fn remove_scratch(path: &Path) -> Result<(), StorageError> {
     fs::remove_dir_all(path).map_err(|e| failed("remove", path, &e))
 }
 
-/// Makes the store's directory unless it is there. Its parent must exist.
-/// Makes the directory; whether it was not there.
+/// Makes the store's directory unless it is there; whether it was not. Its parent must exist.
 fn make_directory(dir: &Path) -> Result<bool, StorageError> {
     match DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
         Ok(()) => Ok(true),

@@ -223,8 +223,8 @@ impl Storage for LmdbStorage {
     }
 
     fn durable_head(&self) -> u64 {
-        let page = self.opened().and_then(|opened| opened.page());
-        page.map_or(0, |page| page.head().load(Ordering::SeqCst))
+        // Asked before every batch; the gate looks right afterwards whether the page still stands.
+        self.opened().map_or(0, |opened| opened.known_page().head().load(Ordering::SeqCst))
     }
 
     fn changes(&self) -> u32 {

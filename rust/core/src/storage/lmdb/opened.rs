@@ -161,9 +161,14 @@ impl Opened {
         Ok(Arc::clone(&page))
     }
 
+    /// The page that was shared when somebody looked last.
+    pub(super) fn known_page(&self) -> Arc<Page> {
+        Arc::clone(&self.page.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Says in the shared page how far the log is durable, and wakes who waits for it.
     pub(super) fn announce(&self, head: u64) {
-        let page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = self.known_page();
         page.head().store(head, Ordering::SeqCst);
         wake(page.changes_word(), i32::MAX);
     }
