@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "rust" / "core"
-MODEL = ["ids", "key", "branch", "breaks", "effect", "policy", "rollback", "artifact", "command", "event", "governed"]
+MODEL = sorted((CORE / "src" / "model").glob("*.rs"))
 
 Place = tuple[int, str, int | None, str]
 """Index and name of a variant, place and name of a field; a struct's field has the place in front and no other."""
@@ -18,7 +18,7 @@ def _types() -> dict[str, str]:
     """The source of each type of the model that is written, by name."""
     found: dict[str, str] = {}
     for module in MODEL:
-        source = (CORE / "src" / "model" / f"{module}.rs").read_text(encoding="utf-8")
+        source = module.read_text(encoding="utf-8")
         # rustfmt puts a type's closing brace at the start of a line, and its attributes right above it.
         pattern = r"^#\[derive\(([^\n]*)\)\]\n(?:#\[[^\n]*\n)*pub (?:struct|enum) (\w+) \{\n(.*?)^\}"
         types = re.findall(pattern, source, re.MULTILINE | re.DOTALL)

@@ -5,10 +5,12 @@
 //! options take no bytes and unknown keys are skipped, so that older and newer readers meet.
 
 mod answer;
+mod argument;
 mod artifact;
 mod branch;
 mod breaks;
 mod command;
+mod detail;
 mod effect;
 mod event;
 mod governed;
@@ -22,10 +24,12 @@ mod refusal;
 mod rollback;
 
 pub use answer::*;
+pub use argument::*;
 pub use artifact::*;
 pub use branch::*;
 pub use breaks::*;
 pub use command::*;
+pub use detail::*;
 pub use effect::*;
 pub use event::*;
 pub use governed::*;

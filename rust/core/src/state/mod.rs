@@ -20,6 +20,7 @@ mod fold_fence;
 mod fold_governed;
 mod fold_rollback;
 mod fold_step;
+mod fold_void;
 mod keys;
 mod release;
 mod rollback;

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use sha2::{Digest as _, Sha256};
 
+use super::verbs::misfit;
 use super::{EffectStore, Payloads};
 use crate::codec::Record;
 use crate::decide::History as _;
@@ -263,9 +264,7 @@ impl Artifacts<'_> {
     fn told(&self, reply: &Reply) -> Result<ArtifactPair, Error> {
         match reply {
             Reply::Artifact(id) => self.get(*id),
-            _ => {
-                Err(StorageError::Poisoned { cause: "an answer of the wrong shape".into() }.into())
-            }
+            _ => misfit(),
         }
     }
 

@@ -1,12 +1,12 @@
 //! BREAK and the inboxes of agents.
 
-use super::{EffectStore, Payloads};
+use super::EffectStore;
+use super::verbs::{answer_of, misfit};
 use crate::error::Error;
 use crate::model::{
     BranchId, BreakId, BreakSeverity, Command, Event, NoticeId, NoticeInfo, Reconciliation,
     Refusal, Reply, Target, Token,
 };
-use crate::storage::StorageError;
 
 /// What an agent says that cannot go on.
 ///
@@ -81,12 +81,8 @@ impl EffectStore {
             upstream,
             ack_within_ms,
         };
-        match self.submit_with(command, Payloads::default())? {
-            Reply::Reconciliation(done) => self.with_kept(&[Target::Branch(branch)], done),
-            _ => {
-                Err(StorageError::Poisoned { cause: "an answer of the wrong shape".into() }.into())
-            }
-        }
+        let done = answer_of!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        self.with_kept(&[Target::Branch(branch)], done)
     }
 
     /// Notices that are not acknowledged, of one agent or (`*`) of all, in order of id after `since`.
@@ -155,7 +151,7 @@ impl EffectStore {
     /// [`Refusal::NotFound`], also for a notice to another agent.
     pub fn ack_notice(&self, id: NoticeId, agent: &str) -> Result<NoticeInfo, Error> {
         let command = Command::AckNotice { notice: id, agent: agent.to_owned() };
-        self.submit_with(command, Payloads::default())?;
+        self.submit(command)?;
         self.notice(id)
     }
 }

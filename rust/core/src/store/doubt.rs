@@ -1,4 +1,6 @@
 //! What callers are told where nobody could say at first whether a commit was kept.
+#![cfg(test)]
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -328,7 +328,7 @@ impl Engine {
             let (none, now_ms) = (Payloads::default(), self.now_ms());
             self.run(core, &mut batch, &Command::Reopen, &none, self.command_id(), now_ms)?.ok();
             batch.write.commit()?;
-            let last = self.storage.read()?.record(end.head)?.map(|record| record.into_owned());
+            let last = self.storage.read()?.record(end.head)?.map(std::borrow::Cow::into_owned);
             Ok(last.is_some_and(|last| Record::stored_hash(&last) == Some(end.hash)))
         };
         match { reopen }() {

@@ -4,11 +4,10 @@ use super::wait::passing;
 use super::{EffectStore, Payloads};
 use crate::error::Error;
 use crate::model::{
-    AlertId, AlertInfo, ApprovalId, ApprovalInfo, Ask, BranchId, BranchInfo, ClaimSpec, Command,
-    DeliveryInfo, EffectId, EffectState, Escalate, FenceInfo, FenceStatus, Inverse, Limits,
-    Observation, OnConflict, Overwrite, Placed, Policy, Problem, Read, ReadRule, Receipt,
-    Reconciliation, Refusal, Reply, RollbackId, StepEnd, StepHandle, StepHold, StepInfo, Target,
-    Token,
+    AlertId, AlertInfo, ApprovalId, ApprovalInfo, Ask, BranchId, BranchInfo, Command, DeliveryInfo,
+    EffectId, EffectState, Escalate, FenceInfo, FenceStatus, Inverse, Limits, Observation,
+    OnConflict, Overwrite, Placed, Policy, Problem, Read, ReadRule, Receipt, Reconciliation,
+    Refusal, Reply, Target, Token,
 };
 use crate::storage::StorageError;
 
@@ -44,7 +43,8 @@ pub(super) fn misfit<T>() -> Result<T, Error> {
     Err(Error::Storage(StorageError::Poisoned { cause: "an answer of the wrong shape".into() }))
 }
 
-macro_rules! expect {
+/// The answer of a verb, in the shape that its command gives.
+macro_rules! answer_of {
     ($reply:expr, $shape:pat => $value:expr) => {
         match $reply? {
             $shape => Ok($value),
@@ -52,6 +52,7 @@ macro_rules! expect {
         }
     };
 }
+pub(super) use answer_of;
 
 #[allow(missing_docs, clippy::missing_docs_in_private_items)]
 impl EffectStore {
@@ -65,7 +66,7 @@ impl EffectStore {
         let NewBranch { name, parent, parent_token, reads, overwrite, lease_ms, .. } = new;
         let command =
             Command::CreateBranch { name, agent, parent, reads, overwrite, lease_ms, parent_token };
-        expect!(self.submit(command), Reply::Branch(branch) => branch)
+        answer_of!(self.submit(command), Reply::Branch(branch) => branch)
     }
 
     /// Makes work that is yours again yours: a new token, and older holders become stale.
@@ -80,7 +81,7 @@ impl EffectStore {
     ) -> Result<BranchInfo, Error> {
         let command =
             Command::TakeOver { name: name.to_owned(), worker_gone, by: by.map(str::to_owned) };
-        expect!(self.submit(command), Reply::Branch(branch) => branch)
+        answer_of!(self.submit(command), Reply::Branch(branch) => branch)
     }
 
     /// Holds a branch under a token that was handed over.
@@ -102,7 +103,7 @@ impl EffectStore {
     /// # Errors
     /// [`Refusal::StaleToken`] or [`Refusal::BranchClosed`].
     pub fn resume(&self, branch: BranchId, token: Token) -> Result<BranchInfo, Error> {
-        expect!(self.submit(Command::Resume { branch, token }), Reply::Branch(branch) => branch)
+        answer_of!(self.submit(Command::Resume { branch, token }), Reply::Branch(branch) => branch)
     }
 
     /// Votes for a child and hands its effects to its parent.
@@ -110,7 +111,7 @@ impl EffectStore {
     /// # Errors
     /// The token's, the branch's and the parent's state.
     pub fn merge(&self, branch: BranchId, token: Token) -> Result<BranchInfo, Error> {
-        expect!(self.submit(Command::Merge { branch, token }), Reply::Branch(branch) => branch)
+        answer_of!(self.submit(Command::Merge { branch, token }), Reply::Branch(branch) => branch)
     }
 
     /// Extends a branch's lease.
@@ -118,7 +119,7 @@ impl EffectStore {
     /// # Errors
     /// The token's and the branch's state.
     pub fn heartbeat(&self, branch: BranchId, token: Token) -> Result<BranchInfo, Error> {
-        expect!(self.submit(Command::Heartbeat { branch, token }), Reply::Branch(branch) => branch)
+        answer_of!(self.submit(Command::Heartbeat { branch, token }), Reply::Branch(branch) => branch)
     }
 
     /// Votes for all that a branch has registered so far.
@@ -126,7 +127,7 @@ impl EffectStore {
     /// # Errors
     /// The token's and the branch's state.
     pub fn seal(&self, branch: BranchId, token: Token) -> Result<BranchInfo, Error> {
-        expect!(self.submit(Command::Seal { branch, token }), Reply::Branch(branch) => branch)
+        answer_of!(self.submit(Command::Seal { branch, token }), Reply::Branch(branch) => branch)
     }
 
     /// Registers calls, all or none, durably and with their inverses (I2). Only then may they run.
@@ -146,11 +147,11 @@ impl EffectStore {
         if wait_ms == 0 {
             // Nobody will ask again, so nothing need be kept for it.
             let command = Command::Register { calls, observed: Vec::new() };
-            return expect!(self.submit_with(command, payloads), Reply::Receipts(list) => list);
+            return answer_of!(self.submit_with(command, payloads), Reply::Receipts(list) => list);
         }
         let attempt = || {
             let command = Command::Register { calls: calls.clone(), observed: Vec::new() };
-            expect!(self.submit_with(command, payloads.clone()), Reply::Receipts(list) => list)
+            answer_of!(self.submit_with(command, payloads.clone()), Reply::Receipts(list) => list)
         };
         self.wait_until(wait_ms, attempt, |answer| !passing(answer))
     }
@@ -172,7 +173,7 @@ impl EffectStore {
         self.wait_to_read(branch, &keys, wait_ms)?;
         let durable = self.engine().lock()?.joined.contains(&branch);
         let command = Command::Observe { branch, token, keys, since, durable };
-        expect!(self.submit(command), Reply::Observations(seen) => seen)
+        answer_of!(self.submit(command), Reply::Observations(seen) => seen)
     }
 
     /// Waits until the keys can be read, without reading them: a refused read counts as read. Answers
@@ -210,7 +211,7 @@ impl EffectStore {
     ) -> Result<Vec<Observation>, Error> {
         super::compensate::outside_of_handlers(self)?;
         let command = Command::ObserveLate { effect, token, keys };
-        expect!(self.submit(command), Reply::Observations(seen) => seen)
+        answer_of!(self.submit(command), Reply::Observations(seen) => seen)
     }
 
     /// Reports that a call ran, with its result, and the inverse where it is known only now. Answers
@@ -231,7 +232,7 @@ impl EffectStore {
         let _ = durable;
         let result = payloads.put(result);
         let command = Command::Done { effect, token, result, inverse };
-        expect!(self.submit_with(command, payloads), Reply::Effect { state, .. } => state)
+        answer_of!(self.submit_with(command, payloads), Reply::Effect { state, .. } => state)
     }
 
     /// Reports that a call did not run; answers as [`EffectStore::done`] does.
@@ -245,7 +246,7 @@ impl EffectStore {
         problem: Problem,
     ) -> Result<Option<EffectState>, Error> {
         let command = Command::NotRun { effect, token, problem };
-        expect!(self.submit(command), Reply::Effect { state, .. } => state)
+        answer_of!(self.submit(command), Reply::Effect { state, .. } => state)
     }
 
     /// Records that an outside party saw an effect.
@@ -278,7 +279,7 @@ impl EffectStore {
         wait_ms: u64,
     ) -> Result<FenceInfo, Error> {
         let command = Command::Commit { target, token, escalate };
-        let fence = expect!(self.submit(command), Reply::Fence(fence) => fence)?;
+        let fence = answer_of!(self.submit(command), Reply::Fence(fence) => fence)?;
         match (fence.status, fence.id) {
             (FenceStatus::Waiting, Some(id)) if wait_ms > 0 => {
                 let fence = self.wait_fence(id, wait_ms)?;
@@ -307,7 +308,7 @@ impl EffectStore {
     ) -> Result<Reconciliation, Error> {
         let (reason, by) = (reason.to_owned(), by.map(str::to_owned));
         let command = Command::Abort { target, token, reason, by };
-        let done = expect!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        let done = answer_of!(self.submit(command), Reply::Reconciliation(done) => done)?;
         self.with_kept(&[target], done)
     }
 
@@ -332,102 +333,8 @@ impl EffectStore {
         let named = abort.clone();
         let command =
             Command::Reconcile { commit, abort, closure, by, reason, on_conflict, escalate };
-        let done = expect!(self.submit(command), Reply::Reconciliation(done) => done)?;
+        let done = answer_of!(self.submit(command), Reply::Reconciliation(done) => done)?;
         self.with_kept(&named, done)
-    }
-
-    /// Takes a step that is due; its attempt is durable before this returns (I14).
-    ///
-    /// # Errors
-    /// Where the store is unusable; `None` means that nothing is due in time.
-    pub fn claim(&self, spec: &ClaimSpec, wait_ms: u64) -> Result<Option<StepInfo>, Error> {
-        let enough = |answer: &Result<_, Error>| !matches!(answer, Ok(None));
-        self.wait_for(wait_ms, Some(spec), || self.claim_now(spec), enough)
-    }
-
-    /// Ends an attempt and takes the next step in the same transaction, if asked.
-    ///
-    /// # Errors
-    /// [`Refusal::LeaseLost`]: somebody else holds the step now; the report is kept as evidence.
-    pub fn end_step(
-        &self,
-        hold: StepHold,
-        end: StepEnd,
-        payloads: Payloads,
-        next: Option<ClaimSpec>,
-    ) -> Result<Option<StepInfo>, Error> {
-        let released = end == StepEnd::Interrupted;
-        let step = self.finish_step(hold, end, payloads, next)?;
-        super::compensate::told(self, hold, released)?;
-        Ok(step)
-    }
-
-    pub(super) fn finish_step(
-        &self,
-        hold: StepHold,
-        end: StepEnd,
-        payloads: Payloads,
-        next: Option<ClaimSpec>,
-    ) -> Result<Option<StepInfo>, Error> {
-        let command = Command::EndStep { hold, end, next: next.clone() };
-        let step = expect!(self.submit_with(command, payloads), Reply::Step(step) => step)?;
-        match (step.map(|step| self.handed_out(*step)).transpose()?, next) {
-            // The step that was to come next holds code that does not match; another may be due.
-            (Some(None), Some(next)) => self.claim_now(&next),
-            (step, _) => Ok(step.flatten()),
-        }
-    }
-
-    /// Extends the lease of a claimed step.
-    ///
-    /// # Errors
-    /// [`Refusal::LeaseLost`].
-    pub fn renew_step(&self, hold: StepHold, lease_ms: u64) -> Result<StepInfo, Error> {
-        let command = Command::RenewStep { hold, lease_ms };
-        match self.submit(command)? {
-            Reply::Step(Some(step)) => self.fill_step(*step),
-            _ => misfit(),
-        }
-    }
-
-    pub(super) fn fill_step(&self, step: StepHandle) -> Result<StepInfo, Error> {
-        let StepHandle { mut info, args, record } = step;
-        if let Some(reference) = args {
-            let view = self.engine().view()?;
-            info.args = crate::log::read_payload(view.as_ref(), record, &reference)?;
-        }
-        Ok(info)
-    }
-
-    /// Makes a failed step due again.
-    ///
-    /// # Errors
-    /// [`Refusal::NotFound`] or [`Refusal::AlreadySettled`].
-    pub fn retry_step(
-        &self,
-        rollback: RollbackId,
-        effect: EffectId,
-        by: &str,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let (by, reason) = (by.to_owned(), reason.to_owned());
-        self.submit(Command::RetryStep { rollback, effect, by, reason }).map(|_| ())
-    }
-
-    /// Records that a person undid a failed step, and which versions its keys hold now.
-    ///
-    /// # Errors
-    /// [`Refusal::NotFound`] or [`Refusal::AlreadySettled`].
-    pub fn resolve_step(
-        &self,
-        rollback: RollbackId,
-        effect: EffectId,
-        by: &str,
-        reason: &str,
-        versions: Vec<Read>,
-    ) -> Result<(), Error> {
-        let (by, reason) = (by.to_owned(), reason.to_owned());
-        self.submit(Command::ResolveStep { rollback, effect, by, reason, versions }).map(|_| ())
     }
 
     /// Asks for an approval. Asking twice for the same makes one request.
@@ -442,7 +349,7 @@ impl EffectStore {
         payloads: Payloads,
     ) -> Result<ApprovalInfo, Error> {
         let command = Command::Ask { ask, by: by.to_owned(), reason: reason.to_owned() };
-        let id = expect!(self.submit_with(command, payloads), Reply::Approval(id) => id)?;
+        let id = answer_of!(self.submit_with(command, payloads), Reply::Approval(id) => id)?;
         self.approval(id)
     }
 
@@ -476,7 +383,7 @@ impl EffectStore {
         let attempt = || {
             let (agent, tools) = (agent.to_owned(), tools.map(<[String]>::to_vec));
             let command = Command::Deliver { agent, tools, lease_ms };
-            expect!(self.submit(command), Reply::Delivery(delivery) => delivery)
+            answer_of!(self.submit(command), Reply::Delivery(delivery) => delivery)
         };
         self.wait_until(wait_ms, attempt, |answer| !matches!(answer, Ok(None)))
     }
@@ -492,7 +399,7 @@ impl EffectStore {
         lease_ms: Option<u64>,
     ) -> Result<Option<DeliveryInfo>, Error> {
         let command = Command::HoldDelivery { effect, token, lease_ms };
-        expect!(self.submit(command), Reply::Delivery(delivery) => delivery)
+        answer_of!(self.submit(command), Reply::Delivery(delivery) => delivery)
     }
 
     /// Marks an alert as seen.
@@ -539,6 +446,6 @@ impl EffectStore {
     /// # Errors
     /// Where the store is unusable.
     pub fn tick(&self) -> Result<u64, Error> {
-        expect!(self.submit(Command::Tick), Reply::Events(events) => events)
+        answer_of!(self.submit(Command::Tick), Reply::Events(events) => events)
     }
 }

@@ -311,7 +311,7 @@ impl WriteBatch for Batch<'_> {
             return Err(failure);
         }
         *self.opened.tail.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.tail);
-        self.opened.announce(self.tail.head);
+        self.opened.shared.announce(self.tail.head);
         self.opened.note_head(0, self.tail.head)
     }
 }

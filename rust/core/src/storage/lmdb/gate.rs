@@ -45,7 +45,7 @@ pub(crate) struct Pass {
 /// # Errors
 /// [`StorageError::StoreBusy`] names who is in the gate, when `patience` is over.
 pub(super) fn enter(opened: &Arc<Opened>, patience: Duration) -> Result<Pass, StorageError> {
-    let page = opened.page()?;
+    let page = opened.shared.page()?;
     if page.waiters().load(Ordering::SeqCst) == 0 && opened.owner.try_gate()? {
         return Ok(Pass::new(opened, page));
     }
@@ -107,7 +107,7 @@ impl Waiting<'_> {
             };
             if !slept {
                 // The page may have been replaced.
-                self.page = self.opened.page()?;
+                self.page = self.opened.shared.page()?;
             }
         }
     }

@@ -37,6 +37,7 @@ mod readers;
 mod registry;
 mod reserve;
 mod segment;
+mod shared;
 mod snapshot;
 mod view;
 
@@ -224,16 +225,16 @@ impl Storage for LmdbStorage {
 
     fn durable_head(&self) -> u64 {
         // Asked before every batch; the gate looks right afterwards whether the page still stands.
-        self.opened().map_or(0, |opened| opened.known_page().head().load(Ordering::SeqCst))
+        self.opened().map_or(0, |opened| opened.shared.known().head().load(Ordering::SeqCst))
     }
 
     fn changes(&self) -> u32 {
-        let page = self.opened().and_then(|opened| opened.page());
+        let page = self.opened().and_then(|opened| opened.shared.page());
         page.map_or(0, |page| page.changes_word().load(Ordering::SeqCst))
     }
 
     fn wait_for_change(&self, seen: u32, at_most: Duration) {
-        match self.opened().and_then(|opened| opened.page()) {
+        match self.opened().and_then(|opened| opened.shared.page()) {
             Ok(page) if page.is_shared() => {
                 page::sleep_on(page.changes_word(), seen, at_most);
             }
@@ -247,7 +248,7 @@ impl Storage for LmdbStorage {
     }
 
     fn announce(&self) {
-        if let Ok(page) = self.opened().and_then(|opened| opened.page()) {
+        if let Ok(page) = self.opened().and_then(|opened| opened.shared.page()) {
             page::wake(page.changes_word(), i32::MAX);
         }
     }

@@ -18,8 +18,9 @@ use super::format::{self, FORMAT_KEY};
 use super::gate::Gate;
 use super::meta_page::{self, DATA_VERSION, MetaPage};
 use super::owner::OwnerFile;
-use super::page::{Page, process_namespace, wake};
+use super::page::process_namespace;
 use super::reserve::Reserve;
+use super::shared::SharedPage;
 use super::{fault, files, segment};
 use crate::storage::{FormatRecord, StorageError, StorageOptions, Table};
 
@@ -77,7 +78,7 @@ pub(super) struct Opened {
     pub(super) overwrites_in_place: bool,
     pub(super) reserve: Option<Reserve>,
     pub(super) owner: OwnerFile,
-    page: Mutex<Arc<Page>>,
+    pub(super) shared: SharedPage,
     pub(super) gate: Gate,
     /// The namespace that this process's number counts in.
     pub(super) namespace: u64,
@@ -117,7 +118,7 @@ impl Opened {
             reserve.refill(&owner, meta.needed_bytes(), u32::MAX);
             Some(reserve)
         };
-        let page = Page::open(dir, data_id).map_err(|e| page_failed(&e))?;
+        let shared = SharedPage::open(dir, data_id)?;
         let lock_path = dir.join(LOCK_FILE);
         // The last step that can fail: see the field.
         let lock_file =
@@ -141,36 +142,10 @@ impl Opened {
             overwrites_in_place,
             reserve,
             owner,
-            page: Mutex::new(page),
+            shared,
             gate: Gate::default(),
             namespace: process_namespace(),
         })
-    }
-
-    /// The page that is shared now: another one, if somebody has removed or replaced it.
-    pub(super) fn page(&self) -> Result<Arc<Page>, StorageError> {
-        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
-        if !page.is_current(&self.dir) {
-            let found = Page::open(&self.dir, self.data_id).map_err(|e| page_failed(&e))?;
-            // Its own page stays this process's as long as there is none to share: its threads
-            // sleep on it.
-            if found.is_shared() || page.is_shared() {
-                *page = found;
-            }
-        }
-        Ok(Arc::clone(&page))
-    }
-
-    /// The page that was shared when somebody looked last.
-    pub(super) fn known_page(&self) -> Arc<Page> {
-        Arc::clone(&self.page.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Says in the shared page how far the log is durable, and wakes who waits for it.
-    pub(super) fn announce(&self, head: u64) {
-        let page = self.known_page();
-        page.head().store(head, Ordering::SeqCst);
-        wake(page.changes_word(), i32::MAX);
     }
 
     /// Refuses to go on in a child of `fork`.
@@ -346,10 +321,6 @@ impl Drop for Opened {
             unsafe { ManuallyDrop::drop(&mut self.lock_file) };
         }
     }
-}
-
-fn page_failed(error: &std::io::Error) -> StorageError {
-    StorageError::io("map a page", error)
 }
 
 fn lock_file_missing() -> StorageError {
