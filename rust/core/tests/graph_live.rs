@@ -270,6 +270,71 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Large enough that walks go on as sweeps, with gaps, dead slots, and edges to newer ids now and
+    /// then, under which they must not.
+    #[test]
+    fn walks_of_many_agree_with_sets(
+        seed in any::<u64>(),
+        count in 200u64..900,
+        reach in 1u64..400,
+        late in 0u64..3,
+    ) {
+        let (mut graph, mut model) = (LiveGraph::new(), Model::default());
+        let mut scratch = Scratch::new();
+        let mut random = seed;
+        let mut draw = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % bound
+        };
+        for id in (0..count).map(|place| 5 + place * 2) {
+            let deps: Vec<u64> = (0..3).map(|_| id.saturating_sub(2 * (1 + draw(reach)))).collect();
+            run(&mut graph, &mut model, &Step::Insert(id, deps));
+            if draw(6) == 0 {
+                run(&mut graph, &mut model, &Step::Remove(5 + 2 * draw(count)));
+            }
+            if draw(300) < late {
+                run(&mut graph, &mut model, &Step::Late(id.saturating_sub(2 * draw(reach)), id));
+            }
+        }
+        let dependents: BTreeMap<u64, BTreeSet<u64>> =
+            model.0.keys().map(|&id| (id, model.dependents(id))).collect();
+        for _ in 0..6 {
+            let targets: Vec<u64> = (0..1 + draw(4)).map(|_| 5 + 2 * draw(count)).collect();
+            let without = 5 + 2 * draw(40);
+            let keep = |id: u64| id % 43 != without % 43;
+            for kept in [false, true] {
+                let keep = |id: u64| !kept || keep(id);
+                let below = walk(&targets, &model.0, keep);
+                prop_assert_eq!(graph.closure_where(&mut scratch, &targets, keep), below);
+                let above = walk(&targets, &dependents, keep);
+                prop_assert_eq!(graph.cascade_where(&mut scratch, &targets, keep), above);
+            }
+        }
+        let all = graph.ids();
+        prop_assert_eq!(graph.closure(&mut scratch, &all), all.clone());
+        prop_assert_eq!(graph.closure(&mut scratch, &all[1..]), walk(&all[1..], &model.0, |_| true));
+    }
+}
+
+/// Everything that is reached along edges from targets that are there, through ids that `keep` accepts.
+fn walk(
+    targets: &[u64],
+    edges: &BTreeMap<u64, BTreeSet<u64>>,
+    keep: impl Fn(u64) -> bool,
+) -> Vec<u64> {
+    let mut found = BTreeSet::new();
+    let mut left = targets.to_vec();
+    while let Some(id) = left.pop() {
+        if let Some(next) = edges.get(&id).filter(|_| keep(id) && found.insert(id)) {
+            left.extend(next);
+        }
+    }
+    list(found)
+}
+
 #[test]
 fn ids_inserted_out_of_order_come_out_sorted() {
     let mut graph = LiveGraph::new();
@@ -332,6 +397,15 @@ fn a_walk_cut_short_by_a_panic_leaves_the_scratch_usable() {
     }));
     assert!(cut.is_err());
     assert_eq!(graph.closure(&mut scratch, &[2]), vec![1, 2]);
+    for id in 3..1_000 {
+        graph.insert(id, &[id - 1, id / 2]);
+    }
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        graph.cascade_where(&mut scratch, &[1], |id| if id == 700 { panic!("cut") } else { true })
+    }));
+    assert!(cut.is_err());
+    assert_eq!(graph.closure(&mut scratch, &[3]), vec![1, 2, 3]);
+    assert_eq!(graph.cascade(&mut scratch, &[998]), vec![998, 999]);
 }
 
 #[test]

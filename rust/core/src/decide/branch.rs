@@ -105,12 +105,13 @@ impl Turn<'_> {
         };
         // The tip stands for the eager ones, since all of them are in it or under it; the others
         // are nobody's program predecessors and have to be named.
-        let live = |id: &&EffectId| self.state.live_effect(**id).is_some();
-        let deferred = |id: &&EffectId| {
-            self.state.live_effect(**id).is_some_and(crate::state::Effect::is_deferred)
+        let live = |id: &EffectId| self.state.live_effect(*id).is_some();
+        let deferred = |id: &EffectId| {
+            self.state.live_effect(*id).is_some_and(crate::state::Effect::is_deferred)
         };
-        let mut base: BTreeSet<EffectId> = parent.tip.iter().filter(live).copied().collect();
-        base.extend(parent.effects.iter().chain(&parent.base).filter(deferred).copied());
+        let mut base: BTreeSet<EffectId> = parent.tip.iter().copied().filter(live).collect();
+        let handed = parent.base.iter().copied();
+        base.extend(parent.effects.iter().chain(handed).filter(deferred));
         Some(Inherited {
             base: base.into_iter().collect(),
             observed: parent.observed.iter().copied().collect(),
@@ -192,8 +193,8 @@ impl Turn<'_> {
             return None;
         }
         let branch = self.state.branches.get(&id)?;
-        let claimed = |effect: &EffectId| {
-            let effect = self.state.effects.get(*effect)?;
+        let claimed = |effect: EffectId| {
+            let effect = self.state.effects.get(effect)?;
             effect.step.as_ref()?.is_claimed().then_some(effect.rollback).flatten()
         };
         let rollback = branch.effects.iter().find_map(claimed)?;

@@ -133,7 +133,7 @@ impl Turn<'_> {
     /// Owners of what fell with effects of this branch before, as far as it is not undone.
     fn touched_before(&self, id: BranchId) -> BTreeSet<String> {
         let Some(branch) = self.state.branches.get(&id) else { return BTreeSet::new() };
-        let own = branch.effects.iter().filter_map(|effect| self.state.effects.get(*effect));
+        let own = branch.effects.iter().filter_map(|effect| self.state.effects.get(effect));
         let rollbacks: BTreeSet<_> = own.filter_map(|effect| effect.rollback).collect();
         let open = rollbacks.iter().filter_map(|id| self.state.rollbacks.get(id));
         open.filter(|rollback| rollback.open)

@@ -121,9 +121,9 @@ impl Turn<'_> {
     fn owners_part(&self, target: Target, owner: BranchId, closure: &[EffectId]) -> Vec<EffectId> {
         let Some(branch) = self.state.branches.get(&owner) else { return Vec::new() };
         match target {
-            Target::Branch(_) => branch.unvoted.iter().copied().collect(),
+            Target::Branch(_) => branch.unvoted.to_vec(),
             Target::Effect(_) => {
-                closure.iter().copied().filter(|id| branch.unvoted.contains(id)).collect()
+                closure.iter().copied().filter(|id| branch.unvoted.contains(*id)).collect()
             }
         }
     }

@@ -259,8 +259,8 @@ impl Turn<'_> {
         for id in branches {
             let stopped = match self.state.branches.get(id) {
                 Some(branch) => {
-                    for effect in &branch.effects {
-                        if let Some(effect) = self.state.effects.get(*effect) {
+                    for effect in branch.effects.iter() {
+                        if let Some(effect) = self.state.effects.get(effect) {
                             answer.rollbacks.extend(effect.rollback);
                         }
                     }
@@ -336,12 +336,8 @@ impl Turn<'_> {
         self.emit(Event::LeaseExpired { branch: id });
         let working = self.state.branches.get(&id).filter(|b| b.state != BranchState::Closed);
         let Some(branch) = working else { return };
-        let unsealed: Vec<EffectId> = branch
-            .effects
-            .iter()
-            .copied()
-            .filter(|effect| branch.unvoted.contains(effect))
-            .collect();
+        let unsealed: Vec<EffectId> =
+            branch.effects.iter().filter(|effect| branch.unvoted.contains(*effect)).collect();
         let reason = format!("the lease of branch {:?} ran out", branch.name);
         self.doom(&unsealed, &[], None, &reason, Trigger::Automatic);
         let still_open =

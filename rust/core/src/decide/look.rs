@@ -113,9 +113,9 @@ fn closure(state: &State, targets: &[EffectId]) -> Vec<EffectId> {
 /// The members of a closure that keep it from being committed (I11).
 pub(super) fn blockers(state: &State, closure: &[EffectId], votes: Votes<'_>) -> Vec<Blocker> {
     let mut blockers = Vec::new();
+    let mut briefs = state.effects.briefs();
     for id in closure.iter().copied() {
-        let Some((brief, owner)) = state.effects.brief(id).filter(|(brief, _)| brief.is_live())
-        else {
+        let Some((brief, owner)) = briefs.get(id).filter(|(brief, _)| brief.is_live()) else {
             continue;
         };
         let block = |reason| {

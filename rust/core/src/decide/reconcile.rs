@@ -9,7 +9,7 @@ use crate::model::{
     Blocker, BranchId, BranchState, Command, EffectId, EffectState, Escalate, FenceInfo,
     FenceStatus, OnConflict, Reconciliation, Refusal, Reply, Target, Trigger,
 };
-use crate::state::Effect;
+use crate::state::{Effect, IdSet};
 
 impl Turn<'_> {
     pub(super) fn reconcile(&mut self, command: &Command) -> Ruling<Reply> {
@@ -126,7 +126,7 @@ impl Turn<'_> {
 
     /// The live effects that the commit side names (C42).
     fn winners(&self, commit: &[Target]) -> Ruling<Vec<EffectId>> {
-        let mut targets: Vec<EffectId> = Vec::new();
+        let mut targets = IdSet::default();
         for target in commit {
             match *target {
                 Target::Branch(id) => {
@@ -134,7 +134,7 @@ impl Turn<'_> {
                         return Err(self.ended_target(id)?);
                     };
                     match branch.state {
-                        BranchState::Open => targets.extend(self.state.live_of(id)),
+                        BranchState::Open => targets.unite(&branch.effects),
                         BranchState::Closed if branch.merged => {
                             return Err(super::tokens::closed(branch).into());
                         }
@@ -142,7 +142,7 @@ impl Turn<'_> {
                     }
                 }
                 Target::Effect(id) => match self.state.effects.get(id).map(Effect::shown_state) {
-                    Some(EffectState::Live) => targets.push(id),
+                    Some(EffectState::Live) => targets.insert(id),
                     Some(EffectState::Doomed) => return Err(self.lost(*target)),
                     None if self.history.fate(id)? == Some(Fate::Doomed) => {
                         return Err(self.lost(*target));
@@ -151,10 +151,7 @@ impl Turn<'_> {
                 },
             }
         }
-        // The branches' lists are ascending each, which this sort makes use of.
-        targets.sort();
-        targets.dedup();
-        Ok(targets)
+        Ok(self.state.living(&targets))
     }
 
     fn lost(&self, target: Target) -> super::Stop {
@@ -218,14 +215,13 @@ impl Turn<'_> {
                 }
             }
         }
-        winners
-            .iter()
-            .copied()
-            .filter(|id| {
-                let Some((brief, owner)) = self.state.effects.brief(*id) else { return false };
-                !brief.is_guarded() || owners.contains(&owner)
-            })
-            .collect()
+        let mut briefs = self.state.effects.briefs();
+        let mut votes = winners.to_vec();
+        votes.retain(|id| {
+            let Some((brief, owner)) = briefs.get(*id) else { return false };
+            !brief.is_guarded() || owners.contains(&owner)
+        });
+        votes
     }
 
     /// Dooms in the name of the store itself.

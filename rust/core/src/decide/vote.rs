@@ -19,10 +19,7 @@ impl Turn<'_> {
 
     /// Live effects that miss the branch's vote.
     pub(super) fn unvoted(&self, id: BranchId) -> Vec<EffectId> {
-        self.state
-            .branches
-            .get(&id)
-            .map_or_else(Vec::new, |branch| branch.unvoted.iter().copied().collect())
+        self.state.branches.get(&id).map_or_else(Vec::new, |branch| branch.unvoted.to_vec())
     }
 
     /// Records votes; nothing is written where there is none to give.

@@ -13,6 +13,7 @@ mod live;
 mod order;
 mod pages;
 mod reach;
+mod sweep;
 mod walk;
 
 pub use live::LiveGraph;

@@ -6,8 +6,10 @@
 /// size is one bit per slot of the largest graph seen, and what the largest walk visited.
 #[derive(Debug, Default, Clone)]
 pub struct Scratch {
-    /// One bit per slot. Every slot marked is in `queue`.
-    marks: Vec<u64>,
+    /// One bit per slot. Every slot marked is in `queue`, but during a sweep.
+    pub(super) marks: Vec<u64>,
+    /// A sweep has begun and has not ended.
+    sweeping: bool,
     /// Slots in the order in which they were first met.
     pub(super) queue: Vec<u32>,
     /// How many of the queue have been taken out of it.
@@ -27,6 +29,9 @@ impl Scratch {
     /// Forgets the walk before. It is done at the start of a walk, not at its end, so that a walk
     /// cut short by a panic in a caller's closure leaves nothing wrong behind.
     pub(super) fn begin(&mut self, slots: usize) {
+        if std::mem::take(&mut self.sweeping) {
+            self.marks.fill(0);
+        }
         for &slot in &self.queue {
             self.marks[slot as usize / 64] = 0;
         }
@@ -37,6 +42,18 @@ impl Scratch {
         if self.marks.len() * 64 < slots {
             self.marks.resize(slots.div_ceil(64), 0);
         }
+    }
+
+    /// Turns the walk into a sweep; the lowest and the highest word with a mark.
+    pub(super) fn begin_sweep(&mut self) -> (usize, usize) {
+        self.sweeping = true;
+        let words = self.queue.drain(..).map(|slot| slot as usize / 64);
+        words.fold((usize::MAX, 0), |(low, high), word| (low.min(word), high.max(word)))
+    }
+
+    /// All marks are cleared.
+    pub(super) fn end_sweep(&mut self) {
+        self.sweeping = false;
     }
 
     #[inline]

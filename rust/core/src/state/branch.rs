@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::IdSet;
 use crate::model::{BranchId, BranchState, EffectId, Key, Overwrite, ReadRule, Token};
 
 /// A read that could not be admitted. It has happened in the world, so the branch is held by it.
@@ -62,9 +63,9 @@ pub struct Branch {
     /// Open children.
     pub children: BTreeSet<BranchId>,
     /// Its own effects that are in memory: live ones, and those that doom or delivery keep.
-    pub effects: BTreeSet<EffectId>,
+    pub effects: IdSet,
     /// Live effects, its children's included, that miss its vote.
-    pub unvoted: BTreeSet<EffectId>,
+    pub unvoted: IdSet,
     /// What its next effect follows: live eager effects that no other one of it rests on.
     pub tip: BTreeSet<EffectId>,
     /// Live effects handed on by its parent.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::effect::Effect;
-use crate::model::{BranchId, Class, EffectId, Outcome};
+use crate::model::{BranchId, Class, EffectId, MemberSet, Outcome};
 
 const PAGE: usize = 256;
 
@@ -76,13 +76,70 @@ struct Page {
     owners: [BranchId; PAGE],
 }
 
+/// A reader of briefs that remembers its last page: effects asked for together are mostly neighbours.
+pub struct Briefs<'e> {
+    effects: &'e Effects,
+    last: Option<(u64, &'e Page)>,
+}
+
+impl Briefs<'_> {
+    /// See [`Effects::brief`].
+    pub fn get(&mut self, id: EffectId) -> Option<(Brief, BranchId)> {
+        let number = id.0 / PAGE as u64;
+        let page = match self.last {
+            Some((last, page)) if last == number => page,
+            _ => {
+                let (place, _) = self.effects.place(id)?;
+                let page = self.effects.pages[place].as_deref()?;
+                self.last = Some((number, page));
+                page
+            }
+        };
+        page.brief(slot(id))
+    }
+}
+
 impl Page {
+    fn brief(&self, slot: usize) -> Option<(Brief, BranchId)> {
+        let brief = self.briefs[slot];
+        if brief == Brief::default() || brief.has(Brief::SETTLED) {
+            return None;
+        }
+        if brief.has(Brief::STALE) {
+            let effect = self.cells[slot].as_deref()?;
+            return Some((Brief::of(effect), effect.branch));
+        }
+        Some((brief, self.owners[slot]))
+    }
+
+    /// Settles an effect if it is live and nothing else waits for it.
+    fn settle(&mut self, slot: usize) -> bool {
+        let brief = &mut self.briefs[slot];
+        if brief.has(Brief::STALE)
+            && let Some(effect) = self.cells[slot].as_deref()
+        {
+            *brief = Brief::of(effect);
+        }
+        let quiet = brief.is_live() && brief.has(Brief::QUIET);
+        if quiet {
+            *brief = Brief(Brief::SETTLED);
+        }
+        quiet
+    }
+
     fn new() -> Box<Self> {
         Box::new(Page {
             cells: [const { None }; PAGE],
             briefs: [Brief::default(); PAGE],
             owners: [BranchId(0); PAGE],
         })
+    }
+}
+
+fn slot(id: EffectId) -> usize {
+    #[allow(clippy::cast_possible_truncation)] // The remainder is below 256.
+    {
+        (id.0 % PAGE as u64) as usize
     }
 }
 
@@ -119,8 +176,7 @@ impl Effects {
     fn place(&self, id: EffectId) -> Option<(usize, usize)> {
         let page = (id.0 / PAGE as u64).checked_sub(self.first)?;
         let page = usize::try_from(page).ok().filter(|page| *page < self.pages.len())?;
-        #[allow(clippy::cast_possible_truncation)] // The remainder is below 256.
-        Some((page, (id.0 % PAGE as u64) as usize))
+        Some((page, slot(id)))
     }
 
     /// The effect, if it is in memory. One that a fence has settled is not, even before
@@ -165,35 +221,36 @@ impl Effects {
     /// What a fence asks of an effect in memory, and the branch that owns it; `None` also where
     /// nothing of all that is true.
     pub fn brief(&self, id: EffectId) -> Option<(Brief, BranchId)> {
-        let (page, slot) = self.place(id)?;
-        let page = self.pages[page].as_ref()?;
-        let brief = page.briefs[slot];
-        if brief == Brief::default() || brief.has(Brief::SETTLED) {
-            return None;
-        }
-        if brief.has(Brief::STALE) {
-            let effect = page.cells[slot].as_deref()?;
-            return Some((Brief::of(effect), effect.branch));
-        }
-        Some((brief, page.owners[slot]))
+        self.briefs().get(id)
     }
 
-    /// A fence settles an effect that nothing else waits for: from now on it is not in memory, though
-    /// its place is freed only by [`remove`](Self::remove). Whether it was such an effect.
-    pub(super) fn settle(&mut self, id: EffectId) -> bool {
-        let Some((page, slot)) = self.place(id) else { return false };
-        let Some(page) = self.pages[page].as_mut() else { return false };
-        let brief = &mut page.briefs[slot];
-        if brief.has(Brief::STALE)
-            && let Some(effect) = page.cells[slot].as_deref()
-        {
-            *brief = Brief::of(effect);
+    /// A reader of many briefs.
+    pub fn briefs(&self) -> Briefs<'_> {
+        Briefs { effects: self, last: None }
+    }
+
+    /// A fence settles those of its members that nothing else waits for: from now on they are not in
+    /// memory, though their places are freed only by [`remove`](Self::remove). How many they were; the
+    /// others are told to `other`.
+    pub(super) fn settle(&mut self, members: &MemberSet, mut other: impl FnMut(EffectId)) -> u64 {
+        let mut settled = 0;
+        let mut rest = members.as_slice();
+        while let Some(first) = rest.first() {
+            let number = first / PAGE as u64;
+            let same = rest.iter().take_while(|id| *id / PAGE as u64 == number).count();
+            let (group, later) = rest.split_at(same);
+            rest = later;
+            let Some((page, _)) = self.place(EffectId(*first)) else { continue };
+            let Some(page) = self.pages[page].as_deref_mut() else { continue };
+            for id in group.iter().copied().map(EffectId) {
+                if page.settle(slot(id)) {
+                    settled += 1;
+                } else {
+                    other(id);
+                }
+            }
         }
-        let quiet = brief.is_live() && brief.has(Brief::QUIET);
-        if quiet {
-            *brief = Brief(Brief::SETTLED);
-        }
-        quiet
+        settled
     }
 
     /// An effect that a fence has settled and that is still to be let go.

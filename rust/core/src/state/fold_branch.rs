@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Branch, Held, State, Timer, ids, raw};
+use super::{Branch, Held, IdSet, State, Timer, ids, raw};
 use crate::model::{
     BranchId, BranchState, EffectId, Event, Inherited, Observation, Overwrite, ReadRule, Token,
 };
@@ -90,8 +90,8 @@ impl State {
             cause: None,
             token: Token { incarnation: self.incarnation, number: seq },
             children: BTreeSet::new(),
-            effects: BTreeSet::new(),
-            unvoted: BTreeSet::new(),
+            effects: IdSet::default(),
+            unvoted: IdSet::default(),
             tip: BTreeSet::new(),
             base: BTreeSet::new(),
             observed: BTreeSet::new(),
@@ -159,7 +159,7 @@ impl State {
         let Some(branch) = self.branches.get_mut(&id) else { return };
         branch.token = token;
         branch.note(seq);
-        let effects: Vec<EffectId> = branch.effects.iter().copied().collect();
+        let effects = branch.effects.to_vec();
         for effect in effects {
             let Some(known) = self.effects.get_mut(effect) else { continue };
             known.token = token;
@@ -220,8 +220,8 @@ impl State {
                 grandchild.note(seq);
             }
         }
-        for effect in &effects {
-            if let Some(effect) = self.effects.get_mut(*effect) {
+        for effect in effects.iter() {
+            if let Some(effect) = self.effects.get_mut(effect) {
                 effect.branch = parent_id;
                 effect.note(seq);
             }
@@ -235,7 +235,7 @@ impl State {
         if let Some(parent) = self.branches.get_mut(&parent_id) {
             parent.children.remove(&id);
             parent.children.extend(children);
-            parent.effects.extend(effects);
+            parent.effects.unite(&effects);
             parent.observed.extend(observed);
             for (effect, keys) in &stands {
                 parent.stand(*effect, keys);
@@ -353,8 +353,7 @@ impl State {
         let candidates: BTreeSet<EffectId> = branch
             .effects
             .iter()
-            .chain(&branch.base)
-            .copied()
+            .chain(branch.base.iter().copied())
             .filter(|id| self.live_effect(*id).is_some_and(|effect| !effect.is_deferred()))
             .collect();
         let tip = self.graph.uncovered(&mut self.scratch, &raw(&candidates));

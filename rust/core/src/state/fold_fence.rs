@@ -57,7 +57,7 @@ impl State {
         let sealed = effect.missing_votes.is_empty();
         for branch in given {
             if let Some(branch) = self.branches.get_mut(&branch) {
-                branch.unvoted.remove(&id);
+                branch.unvoted.remove(id);
             }
         }
         if sealed {
@@ -86,12 +86,11 @@ impl State {
     /// let go by [`State::tidy`], after the answer is out.
     fn fenced(&mut self, seq: u64, intent: Option<FenceId>, members: &MemberSet) {
         let fence = intent.unwrap_or(FenceId(seq));
-        for id in members.iter() {
-            if self.effects.settle(id) {
-                self.live -= 1;
-                self.settles += 1;
-                continue;
-            }
+        let mut waited_for = Vec::new();
+        let settled = self.effects.settle(members, |id| waited_for.push(id));
+        self.live -= settled;
+        self.settles += settled;
+        for id in waited_for {
             let Some(effect) = self.effects.get_mut(id) else { continue };
             effect.state = EffectState::Committed;
             effect.fence = Some(fence);
@@ -181,12 +180,12 @@ impl State {
         }
         for (branch, settled) in &leaving {
             if let Some(branch) = self.branches.get_mut(branch) {
-                take_out(&mut branch.effects, settled);
+                branch.effects.remove_each(settled);
             }
         }
         for (branch, settled) in held.into_iter().chain(leaving) {
             let Some(branch) = self.branches.get_mut(&branch) else { continue };
-            take_out(&mut branch.unvoted, &settled);
+            branch.unvoted.remove_each(&settled);
             take_out(&mut branch.tip, &settled);
             take_out(&mut branch.base, &settled);
             take_out(&mut branch.observed, &settled);
@@ -217,7 +216,7 @@ impl State {
             self.timers.remove(&(deadline, Timer::Window(id)));
         }
         if let Some(branch) = self.branches.get_mut(&effect.branch) {
-            branch.effects.remove(&id);
+            branch.effects.remove(id);
         }
         let mut earlier_doomed = Vec::new();
         for key in &effect.writes {

@@ -46,7 +46,7 @@ impl State {
             self.awake.extend(effect.watchers.drain(..));
             for level in &effect.missing_votes {
                 if let Some(level) = self.branches.get_mut(level) {
-                    level.unvoted.remove(&id);
+                    level.unvoted.remove(id);
                 }
             }
             causes.entry(effect.branch).or_insert(id);

@@ -61,11 +61,11 @@ impl State {
         self.rest_branch_on(effect.branch, observed, &effect);
         for level in self.lineage(effect.branch) {
             if let Some(branch) = self.branches.get_mut(&level) {
-                branch.unvoted.remove(&id);
+                branch.unvoted.remove(id);
             }
         }
         if let Some(branch) = self.branches.get_mut(&effect.branch) {
-            branch.effects.remove(&id);
+            branch.effects.remove(id);
         }
         let mut earlier = Vec::new();
         for key in &effect.writes {

@@ -21,6 +21,7 @@ mod fold_governed;
 mod fold_rollback;
 mod fold_step;
 mod fold_void;
+mod id_set;
 mod keys;
 mod release;
 mod rollback;
@@ -36,6 +37,7 @@ pub use breaks::{Break, Breaks};
 pub use confirm::Owners;
 pub use effect::{Delivery, Effect};
 pub use effects::{Brief, Effects};
+pub use id_set::IdSet;
 pub use keys::{KeyEntry, Keys, LaterWriter, Trace};
 pub use rollback::{Asked, Rollback, Step, StepStatus};
 pub use undo::{Guard, Undo};
@@ -256,9 +258,15 @@ impl State {
 
     /// A branch's own live effects, ascending.
     pub fn live_of(&self, branch: BranchId) -> Vec<EffectId> {
-        self.branches.get(&branch).map_or_else(Vec::new, |branch| {
-            branch.effects.iter().copied().filter(|id| self.is_live(*id)).collect()
-        })
+        self.branches.get(&branch).map_or_else(Vec::new, |branch| self.living(&branch.effects))
+    }
+
+    /// Those of a set that are live, ascending.
+    pub fn living(&self, set: &IdSet) -> Vec<EffectId> {
+        let mut living = set.to_vec();
+        let mut briefs = self.effects.briefs();
+        living.retain(|id| briefs.get(*id).is_some_and(|(brief, _)| brief.is_live()));
+        living
     }
 
     /// All that these effects rest on and that is not committed, themselves included, ascending.
@@ -276,10 +284,9 @@ impl State {
 
     /// All live effects that rest on these, themselves included, ascending.
     pub fn cascade(&mut self, targets: &[EffectId]) -> Vec<EffectId> {
-        let (graph, effects) = (&self.graph, &self.effects);
-        let mut live =
-            |id: u64| effects.brief(EffectId(id)).is_some_and(|(brief, _)| brief.is_live());
-        ids(graph.cascade_where(&mut self.scratch, &raw(targets), &mut live))
+        let mut briefs = self.effects.briefs();
+        let live = |id: u64| briefs.get(EffectId(id)).is_some_and(|(brief, _)| brief.is_live());
+        ids(self.graph.cascade_where(&mut self.scratch, &raw(targets), live))
     }
 
     /// Live writers of a key, in the order of their writes.

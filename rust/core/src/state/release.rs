@@ -78,12 +78,12 @@ impl State {
         }
         for level in &effect.missing_votes {
             if let Some(level) = self.branches.get_mut(level) {
-                level.unvoted.remove(&id);
+                level.unvoted.remove(id);
             }
         }
         for holder in effect.held_by.iter().chain([&effect.branch]) {
             if let Some(branch) = self.branches.get_mut(holder) {
-                branch.effects.remove(&id);
+                branch.effects.remove(id);
                 branch.tip.remove(&id);
                 branch.base.remove(&id);
                 branch.unobserve(id);
