@@ -35,6 +35,15 @@ impl Adjacency {
         &self.words[list.offset..list.offset + list.len as usize]
     }
 
+    /// Sets a bit for each entry of the list of `slot`.
+    #[inline]
+    pub(super) fn mark(&self, slot: usize, marks: &mut [u64]) {
+        let list = self.lists[slot];
+        for &entry in &self.words[list.offset..list.offset + list.len as usize] {
+            marks[entry as usize / 64] |= 1 << (entry % 64);
+        }
+    }
+
     /// Appends the list of the next slot.
     pub(super) fn push_list(&mut self, entries: &[u32]) {
         let len = count(entries.len());

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use super::adjacency::{Adjacency, NO_SLOT};
+use super::near::Near;
 use super::pages::IdTable;
 use super::walk::Scratch;
 
@@ -39,6 +40,7 @@ pub struct LiveGraph {
     /// Id of each slot, or [`GONE`].
     pub(super) ids: Vec<u64>,
     pub(super) needs: Adjacency,
+    pub(super) near: Near,
     pub(super) needed_by: Adjacency,
     pub(super) len: usize,
     /// The greatest id that got a slot since the last renumbering.
@@ -269,6 +271,7 @@ impl LiveGraph {
         self.table.insert(id, slot);
         self.ids.push(id);
         self.needs.push_list(&slots);
+        self.near.push(&slots);
         self.len += 1;
         self.buffer = slots;
         true
@@ -331,6 +334,7 @@ impl LiveGraph {
         let ids = &self.ids;
         let alive = |entry: u32| ids[entry as usize] != GONE;
         self.needs.push(slot, dep, Some(alive));
+        self.near.add(slot as usize, dep as usize);
         self.needed_by.push(dep, slot, Some(alive));
         self.note_late(self.ids[slot as usize], self.ids[dep as usize]);
     }
@@ -408,7 +412,9 @@ impl LiveGraph {
         self.needs = self.needs.renumbered(&order, &renumbered);
         self.needed_by = self.needed_by.renumbered(&order, &renumbered);
         self.late.clear();
+        self.near.clear();
         for (slot, &id) in (0..).zip(&ids) {
+            self.near.push(self.needs.entries(slot));
             let newest = self.needs.entries(slot).iter().max().copied().unwrap_or(0);
             if newest > slot {
                 self.late.insert(id, ids[newest as usize]);
@@ -428,6 +434,7 @@ impl LiveGraph {
         self.table.clear();
         self.ids.clear();
         self.needs.clear();
+        self.near.clear();
         self.needed_by.clear();
         self.late.clear();
         self.newest = 0;

@@ -10,6 +10,7 @@
 mod adjacency;
 mod components;
 mod live;
+mod near;
 mod order;
 mod pages;
 mod reach;

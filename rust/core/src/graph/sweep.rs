@@ -4,7 +4,6 @@
 //! from the highest marked slot down meets every slot after all that could mark it, and an edge costs
 //! one bit and no queue. A pass up over the dependents does the same for the cascade.
 
-use super::adjacency::Adjacency;
 use super::live::{GONE, LiveGraph};
 use super::walk::Scratch;
 
@@ -28,7 +27,9 @@ impl LiveGraph {
             // Marks come in below the bit that is looked at, in this word too.
             while let Some(bit) = (scratch.marks[word] & !seen).checked_ilog2() {
                 seen |= 1 << bit;
-                self.visit(scratch, &self.needs, word, bit, &mut keep);
+                if let Some(slot) = self.visit(scratch, word, bit, &mut keep) {
+                    self.near.mark(slot, &self.needs, &mut scratch.marks);
+                }
             }
         }
         self.found(scratch, 0, highest)
@@ -51,34 +52,31 @@ impl LiveGraph {
                 }
                 let bit = fresh.trailing_zeros();
                 seen |= 1 << bit;
-                self.visit(scratch, &self.needed_by, word, bit, &mut keep);
+                if let Some(slot) = self.visit(scratch, word, bit, &mut keep) {
+                    self.needed_by.mark(slot, &mut scratch.marks);
+                }
             }
         }
         self.found(scratch, lowest, highest)
     }
 
+    /// The slot of a mark, if it belongs to the answer.
     #[inline]
     fn visit(
         &self,
         scratch: &mut Scratch,
-        edges: &Adjacency,
         word: usize,
         bit: u32,
         keep: &mut impl FnMut(u64) -> bool,
-    ) {
+    ) -> Option<usize> {
         let slot = word * BITS as usize + bit as usize;
         let id = self.ids[slot];
-        let marks = scratch.marks.as_mut_slice();
         if id == GONE || !keep(id) {
             // Nothing that is still to come can mark it again.
-            marks[word] &= !(1 << bit);
-            return;
+            scratch.marks[word] &= !(1 << bit);
+            return None;
         }
-        // There are fewer than 2^31 slots.
-        #[allow(clippy::cast_possible_truncation)]
-        for &next in edges.entries(slot as u32) {
-            marks[(next / BITS) as usize] |= 1 << (next % BITS);
-        }
+        Some(slot)
     }
 
     /// Reads the answer off the marks, and clears them.
