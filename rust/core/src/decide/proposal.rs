@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::{agent_of, digest_step};
+use super::plan::{Digest, agent_of};
 use super::story::{Story, stories_of};
 use super::{History, HistoryError};
 use crate::graph::{Relation, UndoOrder};
@@ -96,12 +96,11 @@ pub(super) fn need_of_request(
 }
 
 fn digest(members: &[Member]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(b"effectstore plan");
+    let mut digest = Digest::of("effectstore plan");
     for member in members.iter().filter(|member| member.position.is_some()) {
-        digest_step(&mut hasher, member.id, member.inverse.as_ref());
+        digest.step(member.id, member.inverse.as_ref());
     }
-    *hasher.finalize().as_bytes()
+    digest.finish()
 }
 
 fn committed_stories(

@@ -57,7 +57,6 @@ impl State {
             }
             owners.insert(effect.branch);
             self.running.remove(&id);
-            self.recent_dooms.insert(id);
             members.push(id);
         }
         self.settles += members.len() as u64;
@@ -156,22 +155,24 @@ impl State {
 
     /// The keys that the members may have written are dirty from now on.
     pub(super) fn dirty_keys(&mut self, seq: u64, members: &[EffectId]) {
-        let mut refresh = Vec::new();
+        let mut refresh = BTreeSet::new();
         for id in members {
             let Some(effect) = self.effects.get(*id).filter(|effect| effect.is_writer()) else {
                 continue;
             };
-            let (writes, records) = (effect.writes.clone(), effect.records.clone());
-            for key in &writes {
-                self.keys.trace(key, seq, &records, |trace| {
+            for key in &effect.writes {
+                let known = self.keys.trace(key, seq, &effect.records, |trace| {
                     trace.dirty_at = seq;
                     trace.dirty_by = *id;
                 });
+                if known.writers == [*id] {
+                    // Most keys have this writer alone, and it lives no more.
+                    known.frontier.clear();
+                } else if !refresh.contains(key) {
+                    refresh.insert(key.clone());
+                }
             }
-            refresh.extend(writes);
         }
-        refresh.sort_unstable();
-        refresh.dedup();
         for key in refresh {
             self.refresh_frontier(&key);
         }

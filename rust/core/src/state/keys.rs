@@ -1,6 +1,6 @@
 //! What memory knows of keys: who writes them, and what a reader may have seen.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::model::{EffectId, Key};
 
@@ -24,8 +24,24 @@ pub struct Trace {
     pub dirty_by: EffectId,
     /// Writers that became void, with the record that said so.
     pub voided: Vec<(EffectId, u64)>,
-    /// Records that memory needs for all this.
-    pub records: BTreeSet<u64>,
+    /// Records that memory needs for all this, ascending.
+    pub records: Vec<u64>,
+}
+
+impl Trace {
+    /// Notes records that memory needs.
+    fn need(&mut self, records: &[u64]) {
+        for record in records {
+            match self.records.last() {
+                Some(last) if last >= record => {
+                    if let Err(place) = self.records.binary_search(record) {
+                        self.records.insert(place, *record);
+                    }
+                }
+                _ => self.records.push(*record),
+            }
+        }
+    }
 }
 
 /// One key.
@@ -56,8 +72,13 @@ impl KeyEntry {
 #[derive(Default)]
 pub struct Keys {
     entries: HashMap<Key, KeyEntry>,
-    /// Keys with a trace, by its newest moment, so that old ones can be let go.
-    traced: BTreeSet<(u64, Key)>,
+    /// Keys with a trace, by its newest moment, so that old ones can be let go. A key stays where it
+    /// was when its trace gets newer, and is passed over there.
+    traced: BTreeMap<u64, Vec<Key>>,
+    /// How many keys have a trace.
+    traces: usize,
+    /// How many entries of `traced` are passed over.
+    outdated: usize,
     /// Traces up to this record were let go.
     pub horizon: u64,
 }
@@ -122,46 +143,84 @@ impl Keys {
         moment: u64,
         records: &[u64],
         note: impl FnOnce(&mut Trace),
-    ) {
+    ) -> &mut KeyEntry {
+        if self.outdated > self.traces + Self::TRACES {
+            self.forget_outdated();
+        }
+        if !self.entries.contains_key(key) {
+            self.entries.insert(key.clone(), KeyEntry::default());
+        }
         let entry = self.entries.entry(key.clone()).or_default();
         let trace = entry.trace.get_or_insert_default();
         let before = trace.records.last().copied();
         note(trace);
-        trace.records.extend(records.iter().copied());
-        trace.records.insert(moment);
+        trace.need(records);
+        trace.need(&[moment]);
         let after = trace.records.last().copied();
-        if before != after {
-            if let Some(before) = before {
-                self.traced.remove(&(before, key.clone()));
-            }
-            if let Some(after) = after {
-                self.traced.insert((after, key.clone()));
-            }
+        self.traces += usize::from(before.is_none());
+        if let Some(after) = after.filter(|after| before != Some(*after)) {
+            self.outdated += usize::from(before.is_some());
+            self.traced.entry(after).or_default().push(key.clone());
         }
+        entry
+    }
+
+    fn forget_outdated(&mut self) {
+        let entries = &self.entries;
+        self.traced.retain(|moment, keys| {
+            keys.retain(|key| is_newest(entries, key, *moment));
+            keys.sort_unstable();
+            keys.dedup();
+            !keys.is_empty()
+        });
+        self.outdated = 0;
     }
 
     /// Lets traces go that no running effect can ask for and that are many.
     pub fn forget_traces(&mut self, oldest_running: Option<EffectId>) {
-        while self.traced.len() > Self::TRACES {
-            let Some((moment, key)) = self.traced.first().cloned() else { return };
+        while self.traces > Self::TRACES {
+            let Some(mut oldest) = self.traced.first_entry() else { return };
+            let moment = *oldest.key();
             if oldest_running.is_some_and(|oldest| oldest.0 < moment) {
                 return;
             }
-            self.traced.pop_first();
-            self.horizon = self.horizon.max(moment);
-            if let Some(entry) = self.entries.get_mut(&key) {
-                entry.trace = None;
+            // Of one moment the smallest key goes first, whatever the order in which they came.
+            let mut keys = std::mem::take(oldest.get_mut());
+            keys.sort_unstable_by(|left, right| right.cmp(left));
+            while self.traces > Self::TRACES
+                && let Some(key) = keys.pop()
+            {
+                if !is_newest(&self.entries, &key, moment) {
+                    self.outdated = self.outdated.saturating_sub(1);
+                    continue;
+                }
+                self.horizon = self.horizon.max(moment);
+                self.traces -= 1;
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.trace = None;
+                }
+                self.shrink(&key);
             }
-            self.shrink(&key);
+            if keys.is_empty() {
+                self.traced.remove(&moment);
+            } else {
+                self.traced.insert(moment, keys);
+            }
         }
     }
 
     /// Records that memory needs for keys.
     pub fn needed(&self, into: &mut BTreeSet<u64>) {
-        for (_, key) in &self.traced {
+        for key in self.traced.values().flatten() {
             if let Some(trace) = self.entries.get(key).and_then(|entry| entry.trace.as_ref()) {
                 into.extend(trace.records.iter().copied());
             }
         }
     }
+}
+
+/// Whether the trace of a key is of this moment and no newer one.
+fn is_newest(entries: &HashMap<Key, KeyEntry>, key: &Key, moment: u64) -> bool {
+    let trace = entries.get(key).and_then(|entry| entry.trace.as_ref());
+    trace.is_some_and(|trace| trace.records.last() == Some(&moment))
 }

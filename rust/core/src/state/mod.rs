@@ -162,8 +162,6 @@ pub struct State {
     pub timers: BTreeSet<(u64, Timer)>,
     /// Fences, by record, whose members memory has still to let go. See [`State::tidy`].
     pub settling: VecDeque<(u64, MemberSet)>,
-    /// Effects doomed since the liveness bitmap was last folded.
-    pub recent_dooms: BTreeSet<EffectId>,
     /// Settles since then.
     pub settles: u64,
     /// Rollbacks whose report or approval may have changed since the follow-up last looked.
@@ -204,7 +202,6 @@ impl Default for State {
             at_work: BTreeSet::new(),
             timers: BTreeSet::new(),
             settling: VecDeque::new(),
-            recent_dooms: BTreeSet::new(),
             settles: 0,
             touched: BTreeSet::new(),
         }
