@@ -302,7 +302,7 @@ proptest! {
         let dependents: BTreeMap<u64, BTreeSet<u64>> =
             model.0.keys().map(|&id| (id, model.dependents(id))).collect();
         for _ in 0..6 {
-            let targets: Vec<u64> = (0..1 + draw(4)).map(|_| 5 + 2 * draw(count)).collect();
+            let targets: Vec<u64> = (0..=draw(4)).map(|_| 5 + 2 * draw(count)).collect();
             let without = 5 + 2 * draw(40);
             let keep = |id: u64| id % 43 != without % 43;
             for kept in [false, true] {
