@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -407,6 +408,24 @@ class StorePeer:
                 got = self.store.fence(self.fences[fence.id]).status
                 assert got == fence.status, f"fence {fence.id}: {got}, the model says {fence}"
         self.compare_rollbacks()
+
+    def compare_killed(self) -> None:
+        """What a process killed now would leave behind: the files as they are, opened by somebody else."""
+        image = self.path.with_name("killed")
+        shutil.copytree(self.path, image)
+        held, self.store = self.store, self.api.open(image, clock=self.clock)
+        try:
+            self.compare_effects()
+            states = {b.name: b.state for b in self.store.branches()}
+            assert states == {b.name: b.state for b in self.model.branches.values()}
+            for effect in self.model.live():
+                self.compare_decision(effect)
+            self.compare_rollbacks()
+            self.store.verify()
+        finally:
+            self.store.close()
+            self.store = held
+            shutil.rmtree(image)
 
     def compare_effects(self) -> None:
         """State, outcome, vote and rollback of every effect."""

@@ -42,6 +42,9 @@ class Peer(Protocol):
     def compare(self) -> None:
         """Compare everything that can be looked at."""
 
+    def compare_killed(self) -> None:
+        """Compare what a process killed now would leave behind."""
+
     def finish(self) -> None:
         """Whatever is checked once per sequence."""
 
@@ -65,6 +68,7 @@ class Player:
         self.story: list[str] = []
         self.steps = 0
         self.reopened = 0
+        self.kills = False
         if self.peer is not None:
             self.peer.begin(self.model, self.clock)
 
@@ -81,6 +85,8 @@ class Player:
         if self.peer is not None:
             self.peer.run(verb, answer, arguments)
             self.peer.compare()
+            if self.kills:
+                self.peer.compare_killed()
         return answer
 
     # Choosing among what there is

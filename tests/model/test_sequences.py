@@ -36,7 +36,7 @@ each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name
 drawn_scripts = st.lists(
     st.binary(min_size=COMMAND_BYTES, max_size=COMMAND_BYTES), min_size=COMMANDS, max_size=COMMANDS + 8
 )
-counted = {"steps": 0, "sequences": 0, "reopened": 0}
+counted = {"steps": 0, "sequences": 0, "reopened": 0, "killed": 0}
 played: set[tuple[str, str]] = set()
 
 
@@ -72,8 +72,12 @@ def play_alone(play: Play, script: list[bytes]) -> None:
 
 
 def play_beside(play: Play, script: list[bytes]) -> None:
-    """Model and store side by side; the store is reopened in the middle of every third sequence."""
+    """Model and store side by side; the store is reopened in the middle of every third sequence.
+
+    In every sixteenth, what a process killed after the step would leave is opened and looked at, after every step.
+    """
     assert play.peer is not None
+    play.kills = script[1][-1] % 16 == 0
     for place, command in enumerate(script):
         play.play(command)
         if place == len(script) // 2 and script[0][-1] % 3 == 0:
@@ -166,6 +170,7 @@ def count(play: Play) -> None:
     counted["steps"] += play.steps
     counted["sequences"] += 1
     counted["reopened"] += play.reopened > 0
+    counted["killed"] += play.steps if play.kills else 0
 
 
 def nothing(_: Play) -> None:
@@ -197,10 +202,13 @@ def test_the_store_answers_as_the_model_on_drawn_scripts(setting: Setting) -> No
 
 
 def test_enough_was_played() -> None:
-    """The budget of steps was spent, and at least every fifth sequence reopened the store."""
+    """The budget was spent, every fifth sequence reopened the store, and every hundredth step was a kill at least."""
     load_api()
     if len(played) != 2 * len(SETTINGS):
         pytest.skip("only a part of the sequences was selected")
-    print(f"\n{counted['steps']} steps in {counted['sequences']} sequences, {counted['reopened']} reopened")
+    print(
+        f"\n{counted['steps']} steps in {counted['sequences']} sequences, {counted['reopened']} reopened, {counted['killed']} kills"
+    )
     assert counted["steps"] >= STEPS
     assert counted["reopened"] * 5 >= counted["sequences"]
+    assert counted["killed"] * 100 >= counted["steps"]
