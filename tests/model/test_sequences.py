@@ -206,9 +206,7 @@ def test_enough_was_played() -> None:
     load_api()
     if len(played) != 2 * len(SETTINGS):
         pytest.skip("only a part of the sequences was selected")
-    print(
-        f"\n{counted['steps']} steps in {counted['sequences']} sequences, {counted['reopened']} reopened, {counted['killed']} kills"
-    )
+    print("\n" + ", ".join(f"{number} {name}" for name, number in counted.items()))
     assert counted["steps"] >= STEPS
     assert counted["reopened"] * 5 >= counted["sequences"]
     assert counted["killed"] * 100 >= counted["steps"]
