@@ -182,3 +182,18 @@ def members(report: CompensationReport | Report) -> list[int]:
 def states(store: effectstore.Store, *effects: Effect) -> list[str]:
     """What the store says of the effects now."""
     return [store.effect(effect.id).state for effect in effects]
+
+
+class SharedClock:
+    """A clock like `FakeClock` that several processes read: it stands in a world's file."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __call__(self) -> float:
+        now = self._world["now"]
+        return 1_800_000_000.0 if now is None else float(now)
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass at once, in every process."""
+        self._world["now"] = self() + seconds

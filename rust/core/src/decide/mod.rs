@@ -42,7 +42,7 @@ pub use history::{Ended, Fate, History, HistoryError};
 pub use look::{blockers_of, decision, of_ended};
 pub use plan::{plan_of, rollback_state};
 pub use proposal::{impact_of, impact_of_request, impact_of_rollback, plan_of_request};
-pub use report::report_of;
+pub use report::{is_worth_waiting, report_of};
 pub use words::REASON_BYTES;
 
 use crate::model::{Command, EffectState, Event, Refusal, Reply};

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::agent_of;
-use crate::model::{Blocked, EffectId, Failure, FailureKind, Limitation, Problem, Report};
+use crate::model::{
+    Blocked, ClaimSpec, EffectId, Failure, FailureKind, Limitation, Problem, Report,
+};
 use crate::state::{Effect, Guard, Rollback, State, StepStatus};
 
 /// How many causes a blocked step names at most.
@@ -48,6 +50,22 @@ pub fn report_of(state: &State, rollback: &Rollback) -> Report {
     report.downstream_confirmed =
         report.failed.is_empty() && report.blocked.is_empty() && report.pending.is_empty();
     report
+}
+
+/// Whether a worker may come to run a step without anybody's stepping in: behind a failed one, only
+/// a person or a late confirmation frees it, and neither is waited for.
+pub fn is_worth_waiting(state: &State, spec: &ClaimSpec) -> bool {
+    let left = state.steps_left(spec);
+    let failed = |id: &EffectId| {
+        let step = state.effects.get(*id).and_then(|effect| effect.step.as_ref());
+        step.is_some_and(|step| step.is_failed())
+    };
+    let any_failed = state.rollbacks.values().any(|rollback| rollback.members.iter().any(failed));
+    if left.is_empty() || !any_failed {
+        return !left.is_empty();
+    }
+    let blocked = blocked(state);
+    left.iter().any(|id| blocked.get(id).is_none_or(|causes| !causes.iter().any(failed)))
 }
 
 /// Whether nothing of the rollback is left to do or to know.

@@ -330,8 +330,9 @@ impl State {
             .min()
     }
 
-    /// Whether anything is left that a worker may come to run.
-    pub fn has_open_steps(&self, spec: &crate::model::ClaimSpec) -> bool {
-        self.open_steps(spec).any(|(_, step)| !step.is_failed())
+    /// Steps that a worker may come to run: neither finished nor failed.
+    pub fn steps_left(&self, spec: &crate::model::ClaimSpec) -> Vec<EffectId> {
+        let left = self.open_steps(spec).filter(|(_, step)| !step.is_failed());
+        left.map(|(effect, _)| effect.id).collect()
     }
 }

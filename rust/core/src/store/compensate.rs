@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::unpoisoned;
 use super::{EffectStore, Payloads};
+use crate::decide::is_worth_waiting;
 use crate::error::Error;
 use crate::model::{
     ApprovalId, ClaimSpec, EffectId, OnFailure, Refusal, Report, Retry, RollbackId, RollbackState,
@@ -110,7 +111,9 @@ pub struct CompensationReport {
 
 impl EffectStore {
     /// Runs every step that is due, one after the other, until nothing is left that this worker may
-    /// run; sleeps through backoffs, and waits for other agents and approvals as long as it may.
+    /// run; sleeps through backoffs, and waits for other agents and approvals as long as it may. What
+    /// is blocked behind a failed step, or behind an agent that did not confirm in time, is not
+    /// waited for: only a person or that agent can free it.
     /// `handler` runs outside of any transaction.
     ///
     /// # Errors
@@ -245,7 +248,7 @@ impl EffectStore {
         let (backoff, more) = {
             let mut core = self.engine().lock()?;
             let spec = spec_of(options, passed);
-            (core.state.next_backoff_ms(&spec, now_ms), core.state.has_open_steps(&spec))
+            (core.state.next_backoff_ms(&spec, now_ms), is_worth_waiting(&core.state, &spec))
         };
         if let Some(again_ms) = backoff {
             let sleep = again_ms.saturating_sub(now_ms).min(50);
