@@ -256,3 +256,95 @@ def test_c20e_python_goes_on_while_another_process_holds_the_writer(open_store: 
         assert len(beat) > 10
         gaps = [late - early for early, late in itertools.pairwise(beat)]
         assert max(gaps) < 0.9, "a waiting writer held the interpreter"
+
+
+FILLER = """
+    import sys
+    import effectstore
+    from effectstore import Inverse, NotCommittedError, StoreFullError
+
+    store = effectstore.open(sys.argv[1])
+    branch = store.branch(sys.argv[3])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        number, size = map(int, line.split())
+        try:
+            blob = bytes([number % 251]) * size
+            effect = branch.register("put", {"blob": blob}, after=(), inverse=Inverse("put_back", {"n": number}))
+            print("kept", effect.id, flush=True)
+        except (StoreFullError, NotCommittedError) as full:
+            print(full.code, 0, flush=True)
+"""
+
+
+def fillers(child: Child) -> list[Any]:
+    processes = [child(FILLER, name, stdin=True) for name in ("one", "other")]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    return processes
+
+
+def fill(process: Any, number: int, size: int) -> tuple[str, int]:
+    process.stdin.write(f"{number} {size}\n")
+    process.stdin.flush()
+    answer, effect = process.stdout.readline().split()
+    return answer, int(effect)
+
+
+def assert_kept(store: Store, kept: dict[int, tuple[int, int]]) -> None:
+    """Every acknowledged effect is there with its payload, and no other."""
+    assert {effect.id for effect in store.effects()} == kept.keys()
+    for effect, (number, size) in kept.items():
+        assert store.effect(effect).args == {"blob": bytes([number % 251]) * size}
+    store.verify()
+
+
+def test_c20f_two_processes_make_the_file_grow_in_turn(open_store: OpenStore, child: Child, tmp_path: Path) -> None:
+    """Each write of one process outgrows what the other has seen of the file, over segments as well."""
+    store = open_store()
+    data = tmp_path / "store" / "data.mdb"
+    began = data.stat().st_size
+    processes = fillers(child)
+    kept: dict[int, tuple[int, int]] = {}
+    for number in range(40):
+        size = (1 << 20) - 4096 - number if number % 3 else 100
+        answer, effect = fill(processes[number % 2], number, size)
+        assert answer == "kept"
+        kept[effect] = (number, size)
+    assert data.stat().st_size > began + (20 << 20)
+    assert_kept(store, kept)
+    store.close()
+    assert_kept(open_store(), kept)
+
+
+def test_c20f_two_processes_outgrow_the_map_in_turn(
+    open_store: OpenStore, world: World, child: Child, tmp_path: Path
+) -> None:
+    """Beyond the map both are refused; nothing is torn or lost, and the log can be moved whole into a larger store."""
+    open_store(map_size=4 << 20).close()
+    processes = fillers(child)
+    kept: dict[int, tuple[int, int]] = {}
+    refused, number, size = [0, 0], 0, 300_000
+    while min(refused) < 5 or size > 1_000:
+        turn = number % 2
+        answer, effect = fill(processes[turn], number, size)
+        if answer == "kept":
+            kept[effect] = (number, size)
+        else:
+            assert answer in ("store_full", "not_committed")
+            refused[turn] += 1
+            size = max(size // 2, 1_000)
+        number += 1
+        assert number < 10_000, "the map has no end"
+    store = open_store()
+    assert_kept(store, kept)
+    store.export(tmp_path / "moved.cbor")
+    store.close()
+    for process in processes:
+        process.kill()
+        process.communicate()
+    assert_kept(open_store(), kept)
+    effectstore.import_store(tmp_path / "moved.cbor", tmp_path / "larger")
+    larger = open_store("larger")
+    assert_kept(larger, kept)
+    world.put(larger.branch("more"), "X", 1)
