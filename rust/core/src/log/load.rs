@@ -116,6 +116,8 @@ pub fn catch_up(
     }
     if let Some(mark) = mark {
         index.folded_at = mark.head;
+        // Or this process would fold it once more, at a place that the log does not name.
+        index.folded_settles = mark.settles;
         index.needed_rows = liveness::needed(view)?.1;
     }
     *known = tail_at(view, head)?;
