@@ -456,6 +456,15 @@ impl State {
 
 /// Adds records to an ascending list.
 pub(super) fn merge_records(into: &mut Vec<u64>, records: &[u64]) {
+    // A few find their places; sorting a long list anew for each of many would be its square.
+    if records.len() <= 8 {
+        for record in records {
+            if let Err(place) = into.binary_search(record) {
+                into.insert(place, *record);
+            }
+        }
+        return;
+    }
     into.extend(records.iter().copied());
     into.sort_unstable();
     into.dedup();

@@ -80,9 +80,8 @@ impl State {
             self.clear_later(key);
             self.keys.shrink(key);
         }
-        self.refresh_tip(effect.branch);
-        for holder in holders {
-            self.refresh_tip(holder);
+        for holder in holders.iter().chain([&effect.branch]) {
+            self.leave_tip(*holder, id, &below);
         }
         for intent in &effect.intents {
             if let Some(intent) = self.intents.get_mut(intent) {
@@ -95,6 +94,16 @@ impl State {
             self.try_release(writer);
         }
         self.forget_branch(effect.branch);
+    }
+
+    /// The tip without a void effect. One that rested on nothing covered nothing, so that the rest of
+    /// the tip is what it was: a turn of thousands of calls that never ran looks at each once.
+    fn leave_tip(&mut self, branch: BranchId, void: EffectId, below: &[EffectId]) {
+        if !below.is_empty() {
+            self.refresh_tip(branch);
+        } else if let Some(branch) = self.branches.get_mut(&branch) {
+            branch.tip.remove(&void);
+        }
     }
 
     /// In a branch that holds the void effect as handed on, observed or refused, what it rested on
