@@ -38,6 +38,7 @@ class Writer:
         self.number = 0
         self.branch = self.open_branch()
         self.effects: list[Effect] = []
+        self.longest: dict[str, float] = {}
 
     def tell(self, *what: Any) -> None:
         os.write(self.file, (json.dumps(what) + "\n").encode())
@@ -62,8 +63,13 @@ class Writer:
     def step(self) -> None:
         verbs = ["register", "many", "settle", "not_run", "commit", "reconcile", "abort", "undo", "observe", "alien"]
         verb = self.chance.choices(verbs, [30, 3, 30, 2, 8, 3, 2, 12, 4, 2])[0]
+        began = time.monotonic()
         try:
             getattr(self, verb)()
+            took = time.monotonic() - began
+            if took > self.longest.get(verb, 0.0):
+                self.longest[verb] = took
+                self.tell("took", verb, took)
         except StoreBusyError:
             self.tell("busy")
         except RefusedError as refused:
@@ -235,14 +241,10 @@ def half(store: Store, members: tuple[int, ...], state: str) -> None:
             sys.exit(f"half a decision: {member} is {found} and not {state}, of {members}")
 
 
-def main() -> None:
-    role, path, told, seed, earlier = sys.argv[1:]
+def run(role: str, path: Path, told: Path, seed: int, earlier: str) -> None:
+    """Be one of the processes."""
     with effectstore.open(path, busy_timeout=5) as store:
         if role == "write":
-            write(store, Path(told), int(seed), earlier)
+            write(store, told, seed, earlier)
         else:
-            read(store, int(seed))
-
-
-if __name__ == "__main__":
-    main()
+            read(store, seed)
