@@ -4,7 +4,7 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heed::types::Bytes;
@@ -21,7 +21,7 @@ use super::owner::OwnerFile;
 use super::page::process_namespace;
 use super::reserve::Reserve;
 use super::shared::SharedPage;
-use super::{fault, files, segment};
+use super::{fault, files, readers, segment};
 use crate::storage::{FormatRecord, StorageError, StorageOptions, Table};
 
 pub(super) type Db = Database<'static, Bytes, Bytes>;
@@ -34,6 +34,9 @@ const SPARE_SEGMENTS: usize = 1024;
 
 /// More tables than any store can have: at full segments, 64 TiB.
 const MAX_TABLES: usize = 1 << 20;
+
+/// How often a read transaction that a commit has passed is begun anew.
+const READ_TRIES: u32 = 1_000;
 
 /// One segment of the log.
 #[derive(Clone, Copy)]
@@ -273,18 +276,31 @@ impl Opened {
 
     /// Begins a read transaction.
     ///
-    /// LMDB looks up the number of the newest state first and copies its meta page afterwards. If
-    /// two commits come between (the thread may be left out by the scheduler), the page is that of
-    /// the second, which need not be durable yet, and the next transaction would show an older state.
-    /// So a transaction that two meta pages have passed is given up for another.
+    /// LMDB looks up the number of the newest state first and copies its meta page afterwards. There
+    /// are two such pages. If a commit ends in between and the next one begins to write its own (the
+    /// thread may be left out by the scheduler), the copy is of a state that need not be durable yet,
+    /// or torn, and the next transaction would show an older one. No commit touches the page of the
+    /// newest state, so a transaction is good if its state is still the newest once it has begun.
+    ///
+    /// # Errors
+    /// [`StorageError::Io`] if commits passed every one of many transactions, which takes a commit in
+    /// each of as many microseconds.
     pub(super) fn begin_read(&self) -> Result<RoTxn<'_, WithoutTls>, StorageError> {
-        for _ in 0..1_000 {
+        for _ in 0..READ_TRIES {
             let txn = self.begin_read_once()?;
-            if self.env.info().last_txn_id < txn.id() + 2 {
+            // What was copied above must have been copied before this is read.
+            fence(Ordering::Acquire);
+            if readers::is_newest(&self.lock_file, txn.id() as u64)? {
                 return Ok(txn);
             }
         }
-        self.begin_read_once()
+        Err(StorageError::Io {
+            op: "begin a read transaction".to_owned(),
+            source: format!(
+                "commits of other processes passed it {READ_TRIES} times; try again, and if it \
+                 stays so, stop who writes in a loop"
+            ),
+        })
     }
 
     /// If the reader table is full, slots of ended processes are cleared and it is tried once more.

@@ -1,6 +1,7 @@
 //! The lock file's reader table, read by hand: LMDB's wrapper does not show it.
 //!
-//! The table is the end of the file: one slot of 64 bytes for each reader that there may be, with
+//! The file begins with two numbers of 32 bits and the newest durable transaction (u64), which LMDB
+//! writes after the meta page of a commit. The table is the end of the file: one slot of 64 bytes for each reader that there may be, with
 //! the transaction (u64, all ones: none), the process (u32, 0: free) and the thread, in the
 //! machine's byte order.
 
@@ -11,6 +12,18 @@ use crate::storage::{OldestReader, StorageError};
 
 const SLOT_BYTES: usize = 64;
 const IDLE: u64 = u64::MAX;
+
+const NEWEST_AT: u64 = 8;
+
+/// Whether no commit has ended since a transaction was the newest one.
+pub(super) fn is_newest(lock: &File, transaction: u64) -> Result<bool, StorageError> {
+    let mut newest = [0; 8];
+    let read = lock.read_exact_at(&mut newest, NEWEST_AT);
+    read.map_err(|e| StorageError::io("read the newest transaction", &e))?;
+    let newest = u64::from_ne_bytes(newest);
+    // Zero: nobody has written since the lock file was made.
+    Ok(newest == transaction || newest == 0)
+}
 
 /// Who reads at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,4 +59,27 @@ pub(super) fn list(lock: &File, slots: u32, newest: u64) -> Result<Readers, Stor
         }
     }
     Ok(readers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_transaction_is_the_newest_until_a_commit_has_ended()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let mut lock = tempfile::tempfile()?;
+        lock.write_all(&[0xff; 8])?;
+        lock.write_all(&7_u64.to_ne_bytes())?;
+        assert_eq!(is_newest(&lock, 7), Ok(true));
+        // A commit ended: the next one may write over the page that was copied.
+        assert_eq!(is_newest(&lock, 6), Ok(false));
+        lock.write_all_at(&0_u64.to_ne_bytes(), NEWEST_AT)?;
+        assert_eq!(is_newest(&lock, 6), Ok(true));
+        lock.set_len(12)?;
+        assert!(is_newest(&lock, 6).is_err());
+        Ok(())
+    }
 }
