@@ -66,3 +66,37 @@ def test_an_artifact_that_is_not_there_is_code_1(cli: Cli, pairs: tuple[Path, li
         assert str(missing) in ran.err
     assert cli("artifact", "seven", path).code == 2
     assert cli("artifacts", path.parent / "nowhere").code == 4
+
+
+def test_a_person_submits_approves_and_promotes_a_pair(cli: Cli, pairs: tuple[Path, list[int]]) -> None:
+    path, made = pairs
+    draft = made[0]
+    for verb, state in [("submit", "in_review"), ("approve", "approved"), ("promote", "promoted")]:
+        reason = ["--reason", "read both"] if verb == "approve" else []
+        told = cli("artifact", verb, draft, path, "--by", "ben", *reason, "--json")
+        assert (told.code, told.err) == (0, "")
+        assert told.object["primary"]["state"] == state
+        assert told.object["moves"][-1]["by"] == "ben"
+    assert "read both" in cli("artifact", draft, path).out
+    # Either artifact of a pair will do.
+    failed = cli("artifact", "fail", draft + 1, path, "--by", "runner", "--reason", "exit code 3", "--run-id", "r9")
+    assert (failed.code, "exit code 3" in failed.out, "r9" in failed.out) == (0, True, True)
+
+
+def test_verbs_for_a_pair_are_refused_in_words(cli: Cli, pairs: tuple[Path, list[int]]) -> None:
+    path, made = pairs
+    wrong_state = cli("artifact", "promote", made[0], path, "--by", "ben")
+    assert (wrong_state.code, str(made[0]) in wrong_state.err) == (1, True)
+    for words in (
+        ["submit"],
+        ["submit", "one", path],
+        ["praise", made[0], path],
+        ["reject", made[0], path],
+        ["submit", made[0], path, "--reason", "why not"],
+        ["approve", made[0], path, "--run-id", "r9"],
+        [made[0], path, "--by", "ben"],
+        ["submit", made[0], path, "more"],
+    ):
+        ran = cli("artifact", *words)
+        assert ran.code == 2, ran.out + ran.err
+    assert cli("artifact", made[0], path, "--json").object["primary"]["state"] == "draft"
