@@ -23,11 +23,24 @@ def tell(story: "Story") -> str:
     """One line for each record: its number, its time, what it is, and the names that it holds."""
     lines = [f"The story of {story.about or story.ref}"]
     for record in story.records:
+        if record.kind in _TIMERS:
+            continue
         when = record.time.strftime("%Y-%m-%d %H:%M:%S")
         about = "" if record.ref in {None, story.ref} else f" of {record.ref}"
         named = ", ".join(dict.fromkeys(_names(record)))
-        lines.append(f"  {record.seq:>8}  {when}  {record.kind.replace('_', ' ')}{about}{': ' if named else ''}{named}")
+        lines.append(f"  {record.seq:>8}  {when}  {_kind(record)}{about}{': ' if named else ''}{named}")
     return "\n".join(lines)
+
+
+_TIMERS = frozenset({"confirm_by"})
+"""Records that set a moment and say nothing that a person did or must know."""
+
+
+def _kind(record: "LogRecord") -> str:
+    if record.kind == "approval_answered":
+        event = record.body.get(_WHAT) if isinstance(record.body, dict) else None
+        return "denied" if event is not None and False in event[1] else "approved"
+    return record.kind.replace("_", " ")
 
 
 def _names(record: "LogRecord") -> Iterator[str]:

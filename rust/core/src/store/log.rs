@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::EffectStore;
 use super::look::not_found;
+use super::tale::Tale;
 use crate::codec::{Frame, Newer, Record};
 use crate::error::Error;
 use crate::log::corrupted;
@@ -55,7 +56,8 @@ impl EffectStore {
         self.wait_until(wait_ms, read, |answer| !matches!(answer, Ok(list) if list.is_empty()))
     }
 
-    /// The records of one effect's, branch's, rollback's, fence's or approval's story, in order.
+    /// The records of one effect's, branch's, rollback's, fence's or approval's story, in order; a
+    /// rollback's tells what became of each of its members.
     ///
     /// # Errors
     /// [`Refusal::NotFound`].
@@ -64,11 +66,11 @@ impl EffectStore {
             return Err(not_found("record", reference));
         }
         let view = self.engine().view()?;
-        let mut entries = Vec::new();
+        let (mut tale, mut entries) = (Tale::of(reference), Vec::new());
         let mut failed = None;
         view.scan(reference, &mut |seq, bytes| {
             let told = match Record::decode_header(bytes) {
-                Ok(header) => seq == reference || super::story::concerns(&header.event, reference),
+                Ok(header) => tale.hears(seq, &header.event),
                 // Nobody here can say whom a later version's record concerns; `entry` says what it is.
                 Err(_) => true,
             };

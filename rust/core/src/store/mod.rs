@@ -19,6 +19,7 @@ mod review;
 mod rollbacks;
 mod steps;
 mod story;
+mod tale;
 mod time;
 mod verbs;
 mod wait;
