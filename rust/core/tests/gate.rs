@@ -78,6 +78,20 @@ fn signal(child: &Child, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
+/// Stops a child, and waits until all of it is: one of its threads may be in the middle of a call
+/// that still takes a lock.
+fn stop(child: &Child) {
+    signal(child, libc::SIGSTOP);
+    let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+        stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+    };
+    let tasks = format!("/proc/{}/task", child.id());
+    while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
@@ -90,7 +104,7 @@ fn a_stopped_holder_is_named_within_the_timeout_and_hands_over_when_killed() {
     append(&storage, 1).unwrap();
     let mut child = start("hold a batch", dir.path(), 0);
     wait_until_holding(&mut child);
-    signal(&child, libc::SIGSTOP);
+    stop(&child);
     let began = Instant::now();
     let refused = storage.take_turn(Duration::from_millis(300)).unwrap_err();
     let took = began.elapsed();
@@ -126,7 +140,7 @@ fn the_verbs_of_a_store_say_who_is_in_the_way_and_looking_goes_on() {
     store.create_branch(NewBranch::named("a")).unwrap();
     let mut child = start("hold a batch", &path, 0);
     wait_until_holding(&mut child);
-    signal(&child, libc::SIGSTOP);
+    stop(&child);
     let refused = store.create_branch(NewBranch::named("b")).unwrap_err();
     let Error::Storage(StorageError::StoreBusy { pid, .. }) = refused else { panic!("{refused}") };
     assert_eq!(pid, child.id());
@@ -145,7 +159,7 @@ fn a_stopped_waiter_does_not_hold_up_the_others() {
     let mut child = start("wait first", dir.path(), 0);
     first_number(&mut child);
     std::thread::sleep(Duration::from_millis(100));
-    signal(&child, libc::SIGSTOP);
+    stop(&child);
     drop(turn);
     let began = Instant::now();
     for _ in 0..20 {
