@@ -150,7 +150,9 @@ mod tests {
             }
             Item::List(items) => {
                 let head = encoder.array(items.len() as u64).map(|_| ());
-                items.iter().for_each(|item| write(item, encoder));
+                for item in items {
+                    write(item, encoder);
+                }
                 head
             }
         };
