@@ -194,6 +194,61 @@ def test_a_handed_on_effect_that_is_doomed_stops_the_parent(store: Store, world:
     assert parent.resume().state == "open"
 
 
+def test_what_stands_for_a_handed_on_call_that_never_ran_is_in_the_tip_only_if_it_was_handed_on(
+    store: Store, world: World
+) -> None:
+    """A child's tip is the tip of its parent's effects and its own; what others wrote is observed, no predecessor."""
+    other, parent = store.branch("other"), store.branch("parent", overwrite="depend")
+    foreign = world.put(other, "X", 1)
+    own = world.put(parent, "Y", 1)
+    failed = world.put(parent, "X", 2, report=False)
+    child = store.branch("child", parent=parent)
+    assert child.tip == (failed.id,)
+    failed.not_run("refused")
+    assert child.refresh().tip == parent.refresh().tip == (own.id,)
+    # It stays observed: the call may have failed because of it.
+    call = world.put(child, "Z", 1)
+    assert call.after == (own.id,)
+    other.abort(reason="wrong")
+    assert (call.refresh().state, own.refresh().state, foreign.refresh().state) == ("doomed", "live", "doomed")
+
+
+def test_a_resumed_child_goes_on_from_what_it_was_handed_and_not_from_what_its_parent_did_since(
+    store: Store, world: World
+) -> None:
+    """What its parent registered later was never handed on, even where something that was handed on saw it."""
+    parent = store.branch("parent")
+    own = world.put(parent, "Y", 1)
+    running = world.put(parent, "X", 1, report=False)
+    child = store.branch("child", parent=parent)
+    later = world.put(parent, "K", 1, after=())
+    running.observe("K")
+    running.done(None)
+    store.reconcile(abort=[running], reason="wrong")
+    child.resume()
+    assert later.refresh().state == "live"
+    assert child.refresh().tip == (own.id,)
+
+
+def test_of_a_ring_of_handed_on_effects_the_newest_is_the_childs_tip(open_store: OpenStore, world: World) -> None:
+    """The ring closes after the child was made; only one of its members was the parent's tip then."""
+    store = open_store()
+    parent = store.branch("parent")
+    first = world.put(parent, "X", 1, report=False, after=())
+    second = world.put(parent, "Y", 1, report=False, after=())
+    first.observe("Y")
+    child = store.branch("child", parent=parent)
+    assert child.tip == (first.id,)
+    second.observe("X")
+    assert child.refresh().tip == parent.refresh().tip == (second.id,)
+    store.close()
+    store = open_store()
+    child = store.join("child", child.token)
+    assert child.tip == (second.id,)
+    store.join("parent", parent.token).effect(second.id).not_run("refused")
+    assert child.refresh().tip == (first.id,)
+
+
 @pytest.mark.parametrize("lease", [30, 30.0, timedelta(seconds=30)])
 def test_a_lease_is_kept_by_its_heartbeat(timed: Store, clock: FakeClock, world: World, lease: float) -> None:
     branch = timed.branch("A", lease=lease)

@@ -148,8 +148,8 @@ impl Turn<'_> {
     }
 
     /// What a branch goes on holding when doomed effects that it holds fall: an observed writer
-    /// stands for the earlier writers of its keys that it rests on, and a handed-on tip for what of
-    /// the branches above is under it.
+    /// stands for the earlier writers of its keys that it rests on, and what was handed on for what
+    /// else was and is under it.
     fn left_of(&self, id: BranchId, members: &[EffectId]) -> (Vec<EffectId>, Vec<EffectId>) {
         let Some(branch) = self.state.branches.get(&id) else { return Default::default() };
         let falls = |effect: &EffectId| members.binary_search(effect).is_ok();
@@ -168,16 +168,10 @@ impl Turn<'_> {
             };
             observed.extend(under(*effect).into_iter().filter(same_key));
         }
-        let above = self.state.lineage(id);
-        let mut base = BTreeSet::new();
-        for effect in branch.base.iter().filter(|effect| falls(effect)) {
-            let handed = |id: &EffectId| {
-                let owner = self.state.effects.get(*id).map(|effect| effect.branch);
-                owner.is_some_and(|owner| above[1..].contains(&owner))
-            };
-            base.extend(under(*effect).into_iter().filter(handed));
-        }
-        (observed.into_iter().collect(), base.into_iter().collect())
+        let fallen: Vec<EffectId> =
+            branch.handed.iter().copied().filter(|effect| falls(effect)).collect();
+        let base = self.state.handed_under(id, &fallen, &|effect| falls(&effect));
+        (observed.into_iter().collect(), base)
     }
 
     fn intents_of(&self, members: &[EffectId]) -> BTreeMap<FenceId, EffectId> {

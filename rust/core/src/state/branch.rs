@@ -68,7 +68,11 @@ pub struct Branch {
     pub unvoted: IdSet,
     /// What its next effect follows: live eager effects that no other one of it rests on.
     pub tip: BTreeSet<EffectId>,
-    /// Live effects handed on by its parent.
+    /// All effects that were live in its parent, handed on to that or its own, when it was made,
+    /// ascending. Those that were settled since may still be named.
+    pub handed: Vec<EffectId>,
+    /// Live ones of these under which all live ones of these are: they stop and change the branch
+    /// with what becomes of them.
     pub base: BTreeSet<EffectId>,
     /// Live writers that its observations rest on.
     pub observed: BTreeSet<EffectId>,
@@ -89,6 +93,11 @@ pub struct Branch {
 }
 
 impl Branch {
+    /// An effect was its parent's when it was made.
+    pub fn was_handed(&self, effect: EffectId) -> bool {
+        self.handed.binary_search(&effect).is_ok()
+    }
+
     /// An effect was handed on to it, observed by it, or kept from it.
     pub fn holds(&self, effect: EffectId) -> bool {
         self.base.contains(&effect)

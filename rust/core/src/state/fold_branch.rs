@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Branch, Held, IdSet, State, Timer, ids, raw};
+use super::{Branch, Held, IdSet, State, Timer};
 use crate::model::{
     BranchId, BranchState, EffectId, Event, Inherited, Observation, Overwrite, ReadRule, Token,
 };
@@ -93,6 +93,7 @@ impl State {
             effects: IdSet::default(),
             unvoted: IdSet::default(),
             tip: BTreeSet::new(),
+            handed: Vec::new(),
             base: BTreeSet::new(),
             observed: BTreeSet::new(),
             stands: BTreeMap::new(),
@@ -107,6 +108,7 @@ impl State {
         }
         let mut handed = BTreeSet::new();
         if let Some(inherited) = made.inherited {
+            branch.handed = made.parent.map_or_else(Vec::new, |parent| self.to_hand_on(parent));
             branch.base = self.live_only(&inherited.base);
             let eager =
                 |id: &&EffectId| self.live_effect(**id).is_some_and(|effect| !effect.is_deferred());
@@ -180,11 +182,14 @@ impl State {
         };
         let (observed, named) = (live(&branch.observed), live(&branch.named));
         let base = live(&branch.base);
+        let handed: Vec<EffectId> =
+            branch.handed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         let Some(branch) = self.branches.get_mut(&id) else { return };
         branch.stands.retain(|effect, _| observed.contains(effect));
         branch.observed = observed;
         branch.named = named;
         branch.base = base;
+        branch.handed = handed;
         branch.voids.clear();
         branch.token = token;
         branch.state = BranchState::Open;
@@ -212,6 +217,7 @@ impl State {
         let records = child.records.clone();
         child.unvoted.clear();
         child.base.clear();
+        child.handed = Vec::new();
         child.tip.clear();
         self.lease_branch(id, None);
         for grandchild in &children {
@@ -325,6 +331,7 @@ impl State {
             branch.observed.clear();
             branch.stands.clear();
             branch.base.clear();
+            branch.handed = Vec::new();
             self.lease_branch(id, None);
             if let Some(parent) = parent.and_then(|parent| self.branches.get_mut(&parent)) {
                 parent.children.remove(&id);
@@ -343,22 +350,6 @@ impl State {
         });
         if gone && let Some(branch) = self.branches.remove(&id) {
             self.names.remove(&branch.name);
-        }
-    }
-
-    /// Computes a branch's tip anew: its live eager effects, and those handed on, that no other live
-    /// eager one of it rests on, directly or through others.
-    pub(super) fn refresh_tip(&mut self, id: BranchId) {
-        let Some(branch) = self.branches.get(&id) else { return };
-        let candidates: BTreeSet<EffectId> = branch
-            .effects
-            .iter()
-            .chain(branch.base.iter().copied())
-            .filter(|id| self.live_effect(*id).is_some_and(|effect| !effect.is_deferred()))
-            .collect();
-        let tip = self.graph.uncovered(&mut self.scratch, &raw(&candidates));
-        if let Some(branch) = self.branches.get_mut(&id) {
-            branch.tip = ids(tip).into_iter().collect();
         }
     }
 }

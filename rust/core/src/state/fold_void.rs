@@ -112,9 +112,12 @@ impl State {
         let (void, records) = (effect.id, &effect.records);
         let live: Vec<EffectId> =
             below.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
+        let handed = self.handed_under(holder, below, &|_| false);
         let Some(branch) = self.branches.get_mut(&holder) else { return };
+        let mut held = live.clone();
         if branch.base.remove(&void) {
-            branch.base.extend(live.iter().copied());
+            branch.base.extend(handed.iter().copied());
+            held.extend(handed);
             // What it started from failed, maybe because of what that rested on (C26).
             branch.observed.extend(live.iter().copied());
             branch.voids.extend(effect.voids.iter().copied());
@@ -139,7 +142,7 @@ impl State {
             }
         }
         merge_records(&mut branch.records, records);
-        for effect in live {
+        for effect in held {
             if let Some(effect) = self.effects.get_mut(effect) {
                 effect.held_by.push(holder);
             }

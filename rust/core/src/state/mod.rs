@@ -25,6 +25,7 @@ mod id_set;
 mod keys;
 mod release;
 mod rollback;
+mod tip;
 mod undo;
 mod view;
 mod weight;

@@ -81,6 +81,7 @@ impl State {
         self.late_edges = self.graph.has_late_edges();
         let branches: Vec<BranchId> = self.branches.keys().copied().collect();
         for id in branches {
+            self.refresh_base(id);
             self.refresh_tip(id);
             if let Some(branch) = self.branches.get_mut(&id) {
                 branch.has_committed = true;
@@ -128,13 +129,7 @@ impl State {
                 "settings",
                 format!("{:?}", (&state.limits, &state.policy, &state.frozen, state.incarnation)),
             ),
-            (
-                "branches",
-                format!(
-                    "{:?}",
-                    state.branches.values().map(State::branch_text).collect::<Vec<_>>()
-                ),
-            ),
+            ("branches", format!("{:?}", state.branch_texts())),
             (
                 "intents",
                 format!(
@@ -227,9 +222,15 @@ impl State {
         )
     }
 
-    fn branch_text(branch: &super::Branch) -> String {
+    fn branch_texts(&self) -> Vec<String> {
+        self.branches.values().map(|branch| self.branch_text(branch)).collect()
+    }
+
+    fn branch_text(&self, branch: &super::Branch) -> String {
+        let handed: Vec<EffectId> =
+            branch.handed.iter().copied().filter(|id| self.live_effect(*id).is_some()).collect();
         format!(
-            "{} {:?} {:?} token {} parent {:?} children {:?} effects {:?} unvoted {:?} tip {:?} base {:?} \
+            "{} {:?} {:?} token {} parent {:?} children {:?} effects {:?} unvoted {:?} tip {:?} handed {:?} \
              observed {:?} stands {:?} named {:?} held {:?} lease {:?}",
             branch.id,
             branch.name,
@@ -240,7 +241,7 @@ impl State {
             branch.effects,
             branch.unvoted,
             branch.tip,
-            branch.base,
+            handed,
             branch.observed,
             branch.stands,
             branch.named,
