@@ -71,6 +71,9 @@ class Rollbacks(World):
             self.rollbacks[rollback.id] = rollback
             for effect in members:
                 self.effects[effect].rollback = rollback.id
+            # It is asked for at the end of the step, and nothing is handed out before.
+            if self.asks(self.plan(rollback))[0]:
+                rollback.gate = "pending"
         return Doom(tuple(roots), tuple(dragged), rollback)
 
     def plan_undo(self, effect: Effect) -> None:
@@ -356,7 +359,7 @@ class Rollbacks(World):
         for rollback in self.rollbacks.values():
             plan = self.plan(rollback)
             last = rollback.approvals[-1] if rollback.approvals else None
-            if rollback.gate == "automatic" and self.asks(plan)[0]:
+            if (rollback.gate == "automatic" and self.asks(plan)[0]) or (rollback.gate == "pending" and last is None):
                 self.ask(rollback)
             elif rollback.gate == "pending" and last is not None and plan != self.approved_plans[last.id]:
                 last.state = "stale"

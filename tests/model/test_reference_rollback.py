@@ -278,6 +278,17 @@ def test_five_keys_are_automatic_and_six_are_not() -> None:
         assert rollback.gate == gate
 
 
+def test_a_claim_gets_nothing_of_a_rollback_that_it_made_itself_and_that_needs_a_person() -> None:
+    """What its own timers doom is asked for in the same step, before anything is handed out."""
+    scene = Scene()
+    scene.branch("A", lease=10.0)
+    scene.run("a", "A", inverse=Inverse(partial=True), writes="x")
+    scene.model.now += 11.0
+    assert scene.claim() is None
+    (rollback,) = scene.model.rollbacks.values()
+    assert (rollback.gate, len(rollback.approvals)) == ("pending", 1)
+
+
 def test_a_denial_fails_and_a_new_request_opens() -> None:
     scene = Scene()
     scene.branch("A")
