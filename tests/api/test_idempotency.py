@@ -38,6 +38,30 @@ def test_of_equal_calls_at_once_exactly_one_is_new(store: Store) -> None:
             assert sum(created for _, created in answers) == 1
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_known_key_of_a_merged_child_answers_its_parent_with_the_token(open_store: OpenStore, reopened: bool) -> None:
+    """From the merge on its effects are the parent's, also where memory has let the committed one go."""
+    store = open_store()
+    parent = store.branch("P")
+    child = store.branch("P/1", parent=parent)
+    grandchild = store.branch("P/1/1", parent=child)
+    first = grandchild.register("put", {}, inverse=UNDO, idempotency_key="k").done(None)
+    store.takeover("P/1/1").merge()
+    child.merge()
+    live = parent.register("put", {}, inverse=UNDO, idempotency_key="k")
+    assert (live.id, live.created, live.state) == (first.id, False, "live")
+    assert store.commit(parent).committed == (first.id,)
+    if reopened:
+        store.close()
+        store = open_store()
+        parent = store.join("P", parent.token)
+    gone = parent.register("put", {}, inverse=UNDO, idempotency_key="k")
+    assert (gone.id, gone.created, gone.state) == (first.id, False, "committed")
+    assert gone.token == live.token
+    stranger = store.branch("Q").register("put", {}, inverse=UNDO, idempotency_key="k")
+    assert (stranger.id, stranger.token) == (first.id, None)
+
+
 @pytest.mark.parametrize("state", ["live", "committed", "doomed", "compensated"])
 def test_a_known_key_answers_with_the_present_state(store: Store, a: Branch, b: Branch, state: str) -> None:
     first = a.register("put", {}, inverse=UNDO, idempotency_key="k").done("secret result")

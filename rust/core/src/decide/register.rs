@@ -214,8 +214,13 @@ impl Turn<'_> {
             Some(Fate::Void) | None => (EffectState::Void, Outcome::NotRun),
         };
         let own = first.branch == placed.branch;
+        let merged = !own && self.history.ended(first.branch)?.is_some_and(|ended| ended.merged);
         let (incarnation, number) = (placed.token.incarnation, placed.token.number);
-        let token = if !own {
+        let token = if merged {
+            // It may be this branch's by now.
+            let owned = self.token_of_gone(effect)?;
+            owned.filter(|(owner, _)| *owner == placed.branch).map(|(_, token)| token)
+        } else if !own {
             None
         } else if incarnation == first.token.incarnation && number < effect.0 {
             Some(Token { incarnation, number: effect.0 })
