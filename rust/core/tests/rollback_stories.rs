@@ -458,3 +458,37 @@ fn the_outbox_keeps_the_order_of_dependencies() {
     let Ok(Reply::Delivery(Some(held))) = store.run(&deliver(None)) else { panic!() };
     assert_eq!(held.effect.0, second);
 }
+
+#[test]
+fn a_step_without_a_handler_expires_and_goes_to_a_person() {
+    let mut store = Store::new(Policy::default());
+    let line = store.branch("a");
+    let mut call = write("X");
+    call.inverse.as_mut().unwrap().deadline_ms = Some(store.now_ms + 60_000);
+    let effect = store.ran(line, call);
+    let rollback = store.abort(&[effect]).unwrap();
+    let step = store.claim().unwrap();
+    store.end(&step, StepEnd::NoHandler).unwrap();
+    assert_eq!(failed(&store, rollback), [(effect, FailureKind::NoHandler)]);
+    store.wait(59_999);
+    assert_eq!(failed(&store, rollback), [(effect, FailureKind::NoHandler)]);
+    store.wait(1);
+    assert_eq!(failed(&store, rollback), [(effect, FailureKind::Expired)]);
+    assert!(store.claim().is_none(), "an inverse past its window is not attempted");
+    let told = store.book.log.iter().any(|(_, event)| {
+        matches!(event, Event::Alerted { severity: Severity::Critical, text, .. } if text.contains("expired"))
+    });
+    assert!(told, "a person is called");
+}
+
+#[test]
+fn a_step_without_a_handler_is_due_for_the_next_worker() {
+    let mut store = Store::new(Policy::default());
+    let line = store.branch("a");
+    let effect = store.ran(line, write("X"));
+    let rollback = store.abort(&[effect]).unwrap();
+    let step = store.claim().unwrap();
+    store.end(&step, StepEnd::NoHandler).unwrap();
+    assert_eq!(failed(&store, rollback), [(effect, FailureKind::NoHandler)]);
+    assert_eq!(store.undo_all(), [effect]);
+}

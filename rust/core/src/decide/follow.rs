@@ -174,10 +174,11 @@ impl Turn<'_> {
         }
     }
 
-    /// Fails a due step that cannot be run, approved or not.
+    /// Fails a due step that cannot be run, approved or not. One that failed for want of a worker is
+    /// due for the next worker, so it is judged like any other.
     pub(super) fn judge(&mut self, id: EffectId) {
         let Some(effect) = self.state.effects.get(id) else { return };
-        if !effect.step.as_ref().is_some_and(|step| step.is_pending() || step.is_unconfirmed()) {
+        if !effect.step.as_ref().is_some_and(|step| step.is_pending() || step.wants_a_worker()) {
             return;
         }
         let rollback = effect.rollback.and_then(|rollback| self.state.rollbacks.get(&rollback));

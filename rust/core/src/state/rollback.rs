@@ -136,11 +136,16 @@ impl Step {
     pub fn may_begin(&self, now_ms: u64) -> bool {
         match &self.status {
             StepStatus::Pending { again_ms } => again_ms.is_none_or(|again| again <= now_ms),
-            StepStatus::Failed { kind, .. } => {
-                matches!(kind, FailureKind::NoHandler | FailureKind::Unconfirmed)
-            }
-            _ => false,
+            _ => self.wants_a_worker(),
         }
+    }
+
+    /// It failed for want of a worker alone: another one, or a later one, may still begin it.
+    pub fn wants_a_worker(&self) -> bool {
+        matches!(
+            self.status,
+            StepStatus::Failed { kind: FailureKind::NoHandler | FailureKind::Unconfirmed, .. }
+        )
     }
 
     /// It waits for a worker.
