@@ -9,7 +9,7 @@ from effectstore._base import PAYLOAD, Plain
 from effectstore._choices import ArtifactState, FailureKind, Reversibility
 from effectstore._errors import OptionsError
 from effectstore._iterate import matches, pages
-from effectstore._payload import optional_text, text
+from effectstore._payload import Key, optional_key_bytes, optional_text, text
 from effectstore._time import moment
 
 if TYPE_CHECKING:
@@ -252,8 +252,15 @@ class Artifacts:
     def __init__(self, session: "Session") -> None:
         self._session = session
 
-    def create(self, primary: ArtifactSpec, compensation: ArtifactSpec, *, by: str) -> ArtifactPair:
+    def create(
+        self, primary: ArtifactSpec, compensation: ArtifactSpec, *, by: str, idempotency_key: Key | None = None
+    ) -> ArtifactPair:
         """Make an artifact and its compensation, in one command: there is no way to make one alone.
+
+        With an `idempotency_key` the pair is made once: saying it again with the same content answers the pair that is
+        there, as it is by now. Other content, or an effect's key, raises `IdempotencyConflictError`: its `effect` is
+        the id of the primary (or effect) and its `differs` is "primary", "compensation" or "kind". Keys are kept as
+        those of effects are.
 
         Raises `OptionsError` for what cannot be used and `LimitExceededError` for what is too long or too large.
         """
@@ -261,7 +268,8 @@ class Artifacts:
             if not isinstance(spec, ArtifactSpec):
                 message = f"{what} is an ArtifactSpec, not {type(spec).__name__}"
                 raise TypeError(message)
-        made = self._session.handle.create_artifacts(primary._raw(), compensation._raw(), text(by, "by"))
+        key = optional_key_bytes(idempotency_key, "idempotency_key")
+        made = self._session.handle.create_artifacts(primary._raw(), compensation._raw(), text(by, "by"), key)
         return ArtifactPair._of(made)
 
     def submit(self, pair: ArtifactRef, *, by: str) -> ArtifactPair:

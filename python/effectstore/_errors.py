@@ -200,7 +200,11 @@ class CommitReservedError(RefusedError):
 
 
 class IdempotencyConflictError(RefusedError):
-    """The idempotency key belongs to another call."""
+    """The idempotency key belongs to another call.
+
+    `effect` is the id of what it belongs to, and `differs` says in what: "tool" or "args" of an effect, "primary" or
+    "compensation" of a pair of artifacts, "kind" where one is an effect and the other is not.
+    """
 
     code = "idempotency_conflict"
     attributes = ("effect", "differs")

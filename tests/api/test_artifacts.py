@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import pickle
@@ -16,6 +17,7 @@ from effectstore import (
     ArtifactSpec,
     ArtifactStateError,
     ContentMismatchError,
+    IdempotencyConflictError,
     Inverse,
     LimitExceededError,
     NotFoundError,
@@ -96,6 +98,57 @@ def test_rule_1_a_compensation_is_created_with_its_primary(store: Store) -> None
         store.artifacts.create(FIX_SPEC, by="ana")  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         store.artifacts.create(FIX_SPEC, None, by="ana")  # type: ignore[arg-type]
+
+
+def test_rule_1_a_pair_is_created_once_under_a_key(open_store: OpenStore) -> None:
+    """Whoever does not know whether its call arrived says it again; the key is the store's, whatever it stands for."""
+    store = open_store()
+    pair = store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key="fix-7")
+    store.artifacts.submit(pair, by="ana")
+    written = len(list(store.log()))
+    for by in ("ana", "ben"):
+        again = store.artifacts.create(FIX_SPEC, UNDO_SPEC, by=by, idempotency_key="fix-7")
+        assert (again.id, again.primary.state, again.created_by) == (pair.id, "in_review", "ana")
+    assert len(list(store.log())) == written
+    for primary, compensation, differs in (
+        (UNDO_SPEC, UNDO_SPEC, "primary"),
+        (dataclasses.replace(FIX_SPEC, reversibility="irreversible"), UNDO_SPEC, "primary"),
+        (FIX_SPEC, FIX_SPEC, "compensation"),
+    ):
+        with pytest.raises(IdempotencyConflictError) as conflict:
+            store.artifacts.create(primary, compensation, by="ana", idempotency_key="fix-7")
+        assert (conflict.value.effect, conflict.value.differs) == (pair.id, differs)
+    store.artifacts.reject(pair, by="ben", reason="not now")
+    store.close()
+    store = open_store()
+    again = store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key="fix-7")
+    assert (again.id, again.primary.state) == (pair.id, "rejected")
+    assert store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key="fix-8").id != pair.id
+    branch = store.branch("A")
+    with pytest.raises(IdempotencyConflictError) as conflict:
+        branch.register("put", {}, inverse=Inverse("undo", {}), idempotency_key="fix-7")
+    assert (conflict.value.effect, conflict.value.differs) == (pair.id, "kind")
+    effect = branch.register("put", {}, inverse=Inverse("undo", {}), idempotency_key=b"call")
+    with pytest.raises(IdempotencyConflictError) as conflict:
+        store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key=b"call")
+    assert (conflict.value.effect, conflict.value.differs) == (effect.id, "kind")
+    with pytest.raises(LimitExceededError):
+        store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key="k" * 100_000)
+    store.verify()
+
+
+def test_rule_1_keys_of_settled_pairs_are_kept_as_long_as_the_policy_says(
+    open_store: OpenStore, clock: FakeClock
+) -> None:
+    store = open_store(policy=Policy(key_retention=60), clock=clock)
+    kept = store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key="open")
+    settled = store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key="settled")
+    store.artifacts.reject(settled, by="ben", reason="not now")
+    clock.advance(61)
+    again = [store.artifacts.create(FIX_SPEC, UNDO_SPEC, by="ana", idempotency_key=key) for key in ("open", "settled")]
+    assert again[0].id == kept.id
+    assert again[1].id > settled.id
+    store.verify()
 
 
 def test_rules_2_and_3_both_are_reviewed_approved_and_promoted_as_one(store: Store) -> None:

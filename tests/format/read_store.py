@@ -156,6 +156,8 @@ class Told:
             self.void.difference_update(one[0] for one in fields[0] if 5 not in one)
         elif kind == ARTIFACT_CREATED:
             self.artifacts.setdefault(seq if len(fields) < 2 or fields[1] is None else fields[1], []).append(seq)
+            if len(fields) > 3 and fields[3] is not None:
+                self.keys[fields[3]] = seq
         elif kind in ARTIFACT_CHANGED:
             self.artifacts[fields[0]].append(seq)
 

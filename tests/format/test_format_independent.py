@@ -214,7 +214,7 @@ def test_the_table_of_artifacts_is_read_too(tmp_path: Path, closed: Path) -> Non
         fix = effectstore.ArtifactSpec("script", "fix", content=LARGE)
         undo = effectstore.ArtifactSpec("script", "undo", content=b"drop")
         for last in ("create", "submit", "approve", "promote", "fail"):
-            pair = store.artifacts.create(fix, undo, by="ana")
+            pair = store.artifacts.create(fix, undo, by="ana", idempotency_key=f"fix until {last}")
             for verb in ("submit", "approve", "promote"):
                 if last == "create":
                     break

@@ -301,3 +301,45 @@ fn claim() -> ClaimSpec {
         except: Vec::new(),
     }
 }
+
+#[test]
+fn a_key_makes_one_pair_over_a_restart_and_stands_for_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let made = |store: &EffectStore, fix: &[u8], undo: &[u8], key: &[u8]| {
+        let fix = NewArtifact::held("SCRIPT", "fix", fix.to_vec());
+        let undo = NewArtifact::held("SCRIPT", "undo", undo.to_vec());
+        store.artifacts().create_once(fix, undo, "ana", key)
+    };
+    let conflict = |answer: Result<ArtifactPair, effectstore::Error>| match answer {
+        Err(effectstore::Error::Refused { refusal, .. }) => match refusal {
+            Refusal::IdempotencyConflict { effect, differs } => (effect.0, differs),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let store = open(&path);
+    let first = made(&store, b"add", b"drop", b"k").unwrap().primary.id;
+    store.artifacts().submit(first, "ana").unwrap();
+    store.close().unwrap();
+    let store = open(&path);
+    let again = made(&store, b"add", b"drop", b"k").unwrap();
+    assert_eq!((again.primary.id, again.primary.state), (first, InReview), "as it is by now");
+    assert_eq!(conflict(made(&store, b"other", b"drop", b"k")), (first.0, "primary"));
+    assert_eq!(conflict(made(&store, b"add", b"other", b"k")), (first.0, "compensation"));
+    assert_ne!(made(&store, b"add", b"drop", b"l").unwrap().primary.id, first);
+    let branch = store.create_branch(NewBranch::named("a")).unwrap();
+    let register = |key: &[u8]| {
+        let mut payloads = Payloads::default();
+        let args = payloads.put(b"args".to_vec());
+        let undo = Inverse::call("undo", None);
+        let call = Registration::new("put", args).inverse(undo).idempotency_key(key);
+        let placed = Placed { branch: branch.id, token: branch.token, call };
+        store.register(vec![placed], payloads, 0)
+    };
+    let known = register(b"call").unwrap()[0].effect;
+    assert_eq!(conflict(made(&store, b"add", b"drop", b"call")), (known.0, "kind"));
+    let refused = register(b"k").unwrap_err();
+    assert!(refused.to_string().contains("another kind"), "{refused}");
+    store.verify(None).unwrap();
+}

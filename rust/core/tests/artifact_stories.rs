@@ -23,7 +23,8 @@ fn spec(name: &str) -> Box<ArtifactSpec> {
 
 fn create_with(store: &mut Store, compensation: Box<ArtifactSpec>) -> ArtifactId {
     let (primary, by) = (spec("fix"), "ana".into());
-    match store.run(&Command::CreateArtifacts { primary, compensation, by }) {
+    match store.run(&Command::CreateArtifacts { primary, compensation, by, idempotency_key: None })
+    {
         Ok(Reply::Artifact(id)) => id,
         other => panic!("{other:?}"),
     }
@@ -396,7 +397,12 @@ fn bad_input_is_refused_before_anything_is_stored() {
             [(Box::new(spec_of.clone()), spec("b")), (spec("b"), Box::new(spec_of.clone()))]
         {
             let by = "ana".to_owned();
-            let refused = store.run(&Command::CreateArtifacts { primary, compensation, by });
+            let refused = store.run(&Command::CreateArtifacts {
+                primary,
+                compensation,
+                by,
+                idempotency_key: None,
+            });
             let refused = refused.unwrap_err();
             assert!(
                 matches!(refused, Refusal::Options { .. } | Refusal::LimitExceeded { .. }),
@@ -407,7 +413,9 @@ fn bad_input_is_refused_before_anything_is_stored() {
     for by in ["", "   ", &long] {
         let (primary, compensation) = (spec("a"), spec("b"));
         let by = by.to_owned();
-        store.run(&Command::CreateArtifacts { primary, compensation, by }).unwrap_err();
+        store
+            .run(&Command::CreateArtifacts { primary, compensation, by, idempotency_key: None })
+            .unwrap_err();
     }
     for id in [0, 1, 77] {
         let refused = bring_by(&mut store, ArtifactId(id), InReview, "ana", None).unwrap_err();

@@ -109,15 +109,25 @@ fn new_in(py: Python<'_>, raw: NewTuple) -> PyResult<NewArtifact> {
 
 #[pymethods]
 impl Handle {
+    #[pyo3(signature = (primary, compensation, by, idempotency_key))]
     fn create_artifacts(
         &self,
         py: Python<'_>,
         primary: NewTuple,
         compensation: NewTuple,
         by: &str,
+        idempotency_key: Option<Vec<u8>>,
     ) -> PyResult<ArtifactPairInfo> {
         let (primary, compensation) = (new_in(py, primary)?, new_in(py, compensation)?);
-        call(py, || self.store()?.artifacts().create(primary, compensation, by)).map(Into::into)
+        let made = call(py, || {
+            let store = self.store()?;
+            let artifacts = store.artifacts();
+            match idempotency_key {
+                Some(key) => artifacts.create_once(primary, compensation, by, &key),
+                None => artifacts.create(primary, compensation, by),
+            }
+        });
+        made.map(Into::into)
     }
 
     /// Brings a pair on by the verb of this name.

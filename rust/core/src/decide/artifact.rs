@@ -13,6 +13,12 @@ use crate::model::{
 };
 use crate::state::{Effect, StepStatus, pair_of};
 
+/// Whether two artifacts are one in all that counts: where the content is kept, not how it is sent.
+fn same_artifact(one: &ArtifactSpec, other: &ArtifactSpec) -> bool {
+    let bare = |spec: &ArtifactSpec| ArtifactSpec { content: None, ..spec.clone() };
+    one.content.is_some() == other.content.is_some() && bare(one) == bare(other)
+}
+
 /// Who reported a failure, why, and which run failed.
 type Failure<'a> = (&'a str, &'a str, Option<&'a str>);
 
@@ -22,8 +28,8 @@ const ANYONE: &str = "*";
 impl Turn<'_> {
     pub(super) fn artifacts(&mut self, command: &Command) -> Ruling<Reply> {
         match command {
-            Command::CreateArtifacts { primary, compensation, by } => {
-                self.create_artifacts(primary, compensation, by)
+            Command::CreateArtifacts { primary, compensation, by, idempotency_key } => {
+                self.create_artifacts(primary, compensation, by, idempotency_key.as_deref())
             }
             Command::MoveArtifact { artifact, state, by, reason } => {
                 self.move_artifact(*artifact, *state, by, reason.as_deref())
@@ -41,46 +47,58 @@ impl Turn<'_> {
         primary: &ArtifactSpec,
         compensation: &ArtifactSpec,
         by: &str,
+        key: Option<&[u8]>,
     ) -> Ruling<Reply> {
-        self.named("by", by)?;
         self.usable("primary", primary)?;
         self.usable("compensation", compensation)?;
-        let make = |spec: &ArtifactSpec, compensates_for| Event::ArtifactCreated {
-            spec: Box::new(spec.clone()),
-            compensates_for,
-            by: by.to_owned(),
+        if let Some(key) = key
+            && let Some(known) = self.known_pair(key, primary, compensation)?
+        {
+            return Ok(Reply::Artifact(known));
+        }
+        let make = |spec: &ArtifactSpec, compensates_for, key: Option<&[u8]>| {
+            let (spec, by) = (Box::new(spec.clone()), by.to_owned());
+            let idempotency_key = key.map(<[u8]>::to_vec);
+            Event::ArtifactCreated { spec, compensates_for, by, idempotency_key }
         };
-        let id = ArtifactId(self.emit(make(primary, None)));
-        self.emit(make(compensation, Some(id)));
+        let id = ArtifactId(self.emit(make(primary, None, key)));
+        self.emit(make(compensation, Some(id), None));
         Ok(Reply::Artifact(id))
     }
 
-    fn named(&self, option: &'static str, text: &str) -> Ruling<()> {
-        if text.trim().is_empty() {
-            let reason = "it must say something".to_owned();
-            return Err(Refusal::Options { option, reason }.into());
-        }
-        self.short(text)
-    }
-
-    fn short(&self, text: &str) -> Ruling<()> {
-        let (value, allowed) = (text.len() as u64, self.state.limits.name_bytes);
+    /// The pair that was made under this key, if it is of the same content. Keys are unique in the
+    /// store, so an effect's is refused, too.
+    fn known_pair(
+        &self,
+        key: &[u8],
+        primary: &ArtifactSpec,
+        compensation: &ArtifactSpec,
+    ) -> Ruling<Option<ArtifactId>> {
+        let (value, allowed) = (key.len() as u64, self.state.limits.key_bytes);
         if value > allowed {
-            let (limit, wait_for) = ("name_bytes", Vec::new());
+            let (limit, wait_for) = ("key_bytes", Vec::new());
             return Err(Refusal::LimitExceeded { limit, value, allowed, wait_for }.into());
         }
-        Ok(())
+        let Some(first) = self.history.known_key(key)? else { return Ok(None) };
+        if self.forgotten(first)? {
+            return Ok(None);
+        }
+        let conflict = |differs| Refusal::IdempotencyConflict { effect: first, differs };
+        let Some(Event::ArtifactCreated { spec, .. }) = self.history.event(first.0)? else {
+            return Err(conflict("kind").into());
+        };
+        if !same_artifact(&spec, primary) {
+            return Err(conflict("primary").into());
+        }
+        match self.history.event(first.0 + 1)? {
+            Some(Event::ArtifactCreated { spec, .. }) if same_artifact(&spec, compensation) => {
+                Ok(Some(ArtifactId(first.0)))
+            }
+            _ => Err(conflict("compensation").into()),
+        }
     }
 
     fn usable(&self, option: &'static str, spec: &ArtifactSpec) -> Ruling<()> {
-        self.named("type", &spec.artifact_type)?;
-        self.named("name", &spec.name)?;
-        if let Some(place) = &spec.content_ref {
-            self.named("content_ref", place)?;
-        }
-        if let Some(agent) = &spec.agent {
-            self.named("agent", agent)?;
-        }
         if spec.content.is_some() == spec.content_ref.is_some() {
             let reason =
                 "its content is held either here or elsewhere: give one of content and content_ref";
@@ -126,7 +144,6 @@ impl Turn<'_> {
         by: &str,
         reason: Option<&str>,
     ) -> Ruling<Reply> {
-        self.named("by", by)?;
         let pair = self.pair(id)?;
         let before = pair.primary.state;
         if state.has_failed() || !before.may_become(state) {
@@ -165,10 +182,6 @@ impl Turn<'_> {
         (by, reason, run_id): Failure<'_>,
         args: PayloadRef,
     ) -> Ruling<Reply> {
-        self.named("by", by)?;
-        if let Some(run_id) = run_id {
-            self.named("run_id", run_id)?;
-        }
         let pair = self.pair(id)?;
         let before = pair.primary.state;
         if before.has_failed() {

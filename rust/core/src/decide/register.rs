@@ -174,12 +174,17 @@ impl Turn<'_> {
             }
         }
         let Some(effect) = self.history.known_key(key)? else { return Ok(None) };
-        let Some(Event::Registered(first)) = self.history.event(effect.0)? else {
-            return Ok(None);
-        };
+        let event = self.history.event(effect.0)?;
         if self.forgotten(effect)? {
             return Ok(None);
         }
+        let first = match event {
+            Some(Event::Registered(first)) => first,
+            Some(Event::ArtifactCreated { .. }) => {
+                return Err(Refusal::IdempotencyConflict { effect, differs: "kind" }.into());
+            }
+            _ => return Ok(None),
+        };
         same_content(effect, &first, placed)?;
         if let Some(known) = self.state.effects.get(effect) {
             let own = known.branch == placed.branch;
@@ -232,11 +237,12 @@ impl Turn<'_> {
 
     /// Whether a key is past its retention, which counts from the registration. What is not settled
     /// keeps its key however old it is.
-    fn forgotten(&self, effect: EffectId) -> Ruling<bool> {
+    pub(super) fn forgotten(&self, effect: EffectId) -> Ruling<bool> {
         let Some(retention_ms) = self.state.policy.key_retention_ms else { return Ok(false) };
-        let open = self.state.effects.get(effect).is_some_and(|known| {
-            known.state != EffectState::Committed || known.outcome == Outcome::Unknown
-        });
+        let open = self.state.artifacts.get(crate::model::ArtifactId(effect.0)).is_some()
+            || self.state.effects.get(effect).is_some_and(|known| {
+                known.state != EffectState::Committed || known.outcome == Outcome::Unknown
+            });
         let Some(registered_ms) = self.history.time_ms(effect.0)?.filter(|_| !open) else {
             return Ok(false);
         };

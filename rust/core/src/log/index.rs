@@ -220,9 +220,12 @@ impl Index {
     }
 }
 
-/// Adds a record to the row of its pair of artifacts.
+/// Adds a record to the row of its pair of artifacts, and the pair to the row of its key.
 fn put_artifact(batch: &mut dyn WriteBatch, seq: u64, event: &Event) -> Result<(), StorageError> {
     let Some(pair) = pair_named(seq, event) else { return Ok(()) };
+    if let Event::ArtifactCreated { idempotency_key: Some(key), .. } = event {
+        batch.put(Table::IdempotencyKeys, &key_row(key), &seq.to_be_bytes())?;
+    }
     let key = pair.0.to_be_bytes();
     let mut row = batch.get(Table::Artifacts, &key)?.unwrap_or_default();
     row.extend_from_slice(&seq.to_be_bytes());

@@ -412,6 +412,8 @@ pub enum Command {
         compensation: Box<super::ArtifactSpec>,
         #[n(2)]
         by: String,
+        #[cbor(n(3), with = "minicbor::bytes")]
+        idempotency_key: Option<Vec<u8>>,
     },
     /// Brings a pair of artifacts into its next state.
     #[n(49)]

@@ -534,6 +534,9 @@ pub enum Event {
         compensates_for: Option<super::ArtifactId>,
         #[n(2)]
         by: String,
+        /// The caller's name for the call that made the pair, of a primary.
+        #[cbor(n(3), with = "minicbor::bytes")]
+        idempotency_key: Option<Vec<u8>>,
     },
     /// A pair of artifacts was submitted, approved, promoted, started, completed or withdrawn.
     #[n(65)]

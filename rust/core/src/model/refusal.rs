@@ -295,6 +295,21 @@ impl std::fmt::Display for Refusal {
                     ids(writers)
                 )
             }
+            Refusal::IdempotencyConflict { effect, differs: "kind" } => {
+                write!(
+                    f,
+                    "the idempotency key belongs to record {effect}, which is of another kind; use another key"
+                )
+            }
+            Refusal::IdempotencyConflict {
+                effect,
+                differs: differs @ ("primary" | "compensation"),
+            } => {
+                write!(
+                    f,
+                    "the idempotency key belongs to artifact {effect}, whose {differs} differs; use another key"
+                )
+            }
             Refusal::IdempotencyConflict { effect, differs } => {
                 write!(
                     f,

@@ -98,7 +98,7 @@ impl Artifacts {
     }
 
     fn created(&mut self, seq: u64, event: &Event) {
-        let Event::ArtifactCreated { spec, compensates_for, by } = event else { return };
+        let Event::ArtifactCreated { spec, compensates_for, by, .. } = event else { return };
         let made = Artifact {
             id: ArtifactId(seq),
             spec: spec.as_ref().clone(),
@@ -238,12 +238,18 @@ mod tests {
     fn created() -> Artifacts {
         let mut artifacts = Artifacts::default();
         let by = "ana".to_owned();
-        let event =
-            Event::ArtifactCreated { spec: spec("a"), compensates_for: None, by: by.clone() };
+        let event = Event::ArtifactCreated {
+            spec: spec("a"),
+            compensates_for: None,
+            by: by.clone(),
+            idempotency_key: None,
+        };
         artifacts.fold(1, 0, &event);
         assert_eq!(artifacts.records().collect::<Vec<_>>(), [1]);
         let compensates_for = Some(ArtifactId(1));
-        artifacts.fold(2, 0, &Event::ArtifactCreated { spec: spec("b"), compensates_for, by });
+        let spec = spec("b");
+        let event = Event::ArtifactCreated { spec, compensates_for, by, idempotency_key: None };
+        artifacts.fold(2, 0, &event);
         artifacts
     }
 

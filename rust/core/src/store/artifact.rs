@@ -151,10 +151,54 @@ impl Artifacts<'_> {
         compensation: NewArtifact,
         by: &str,
     ) -> Result<ArtifactPair, Error> {
+        self.make(primary, compensation, by, None)
+    }
+
+    /// Makes a pair at most once: the same key with the same content answers the pair that is there,
+    /// as it is by now. Keys are unique in the store, those of effects included.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); [`Refusal::IdempotencyConflict`] where the key stands for other
+    /// content or for an effect.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), effectstore::Error> {
+    /// use effectstore::store::NewArtifact;
+    /// use effectstore::{EffectStore, Options};
+    ///
+    /// let store = EffectStore::in_memory(Options::default())?;
+    /// let made = |undo: &[u8]| {
+    ///     let fix = NewArtifact::held("SCRIPT", "fix", b"add".to_vec());
+    ///     let undo = NewArtifact::held("SCRIPT", "undo", undo.to_vec());
+    ///     store.artifacts().create_once(fix, undo, "ana", b"fix-7")
+    /// };
+    /// assert_eq!(made(b"drop")?.primary.id, made(b"drop")?.primary.id);
+    /// assert!(made(b"other").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create_once(
+        &self,
+        primary: NewArtifact,
+        compensation: NewArtifact,
+        by: &str,
+        idempotency_key: &[u8],
+    ) -> Result<ArtifactPair, Error> {
+        self.make(primary, compensation, by, Some(idempotency_key.to_vec()))
+    }
+
+    fn make(
+        &self,
+        primary: NewArtifact,
+        compensation: NewArtifact,
+        by: &str,
+        idempotency_key: Option<Vec<u8>>,
+    ) -> Result<ArtifactPair, Error> {
         let mut payloads = Payloads::default();
         let primary = Box::new(primary.spec(&mut payloads));
         let compensation = Box::new(compensation.spec(&mut payloads));
-        let command = Command::CreateArtifacts { primary, compensation, by: by.to_owned() };
+        let by = by.to_owned();
+        let command = Command::CreateArtifacts { primary, compensation, by, idempotency_key };
         self.told(&self.store.submit_with(command, payloads)?)
     }
 
