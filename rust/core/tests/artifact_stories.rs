@@ -125,7 +125,7 @@ fn the_table_of_transitions_is_the_only_way() {
             let id = create(&mut store);
             bring(&mut store, id, path);
             let records = store.book.log.len();
-            let answer = bring_by(&mut store, id, next, "ben", None);
+            let answer = bring_by(&mut store, id, next, "ben", Some("looked at it"));
             let allowed = first.may_become(next) && !next.has_failed();
             assert_eq!(answer.is_ok(), allowed, "{first:?} to {next:?}");
             if !allowed {

@@ -272,7 +272,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_stored() {
     let nobody = Line { id: BranchId(1), token: a.token };
     for (command, code) in [
         (command(a, &["a"], true, 30_000), "options"),
-        (command(a, &[&name], true, 30_000), "options"),
+        (command(a, &[&name], true, 30_000), "limit_exceeded"),
         (command(a, &many, true, 30_000), "options"),
         (command(a, &[], true, 0), "options"),
         (command(nobody, &[], true, 30_000), "not_found"),

@@ -166,3 +166,108 @@ fn a_reader_rests_on_what_a_writer_that_became_void_meanwhile_rested_on() {
     store.run(&Command::ObserveLate { effect, token, keys }).unwrap();
     assert!(store.state.closure(&[effect]).contains(&EffectId(base)), "by what it read late");
 }
+
+fn signal(line: decide_support::Line, why: &str, upstream: &str) -> Command {
+    Command::SignalBreak {
+        branch: line.id,
+        token: Some(line.token),
+        severity: BreakSeverity::Transient,
+        reason: why.into(),
+        recoverable: true,
+        upstream: vec![upstream.into()],
+        ack_within_ms: 1_000,
+    }
+}
+
+#[test]
+fn a_break_says_why_and_names_agents_and_neither_at_any_length() {
+    let mut store = Store::new(Policy::default());
+    let line = store.branch("a");
+    let longest = usize::try_from(REASON_BYTES).unwrap();
+    let long_name = "x".repeat(1025);
+    assert_eq!(refused(&mut store, &signal(line, " ", "up")).0, "options");
+    let (code, text) = refused(&mut store, &signal(line, &"x".repeat(longest + 1), "up"));
+    assert_eq!((code, text.contains("16384")), ("options", true), "{text}");
+    assert_eq!(refused(&mut store, &signal(line, "why", "")).0, "options");
+    assert_eq!(refused(&mut store, &signal(line, "why", &long_name)).0, "limit_exceeded");
+    store.run(&signal(line, &"x".repeat(longest), &"x".repeat(1024))).unwrap();
+    let notice = NoticeId(store.state.head);
+    let ack = |agent: &str| Command::AckNotice { notice, agent: agent.into() };
+    assert_eq!(refused(&mut store, &ack("")).0, "options");
+    assert_eq!(refused(&mut store, &ack(&long_name)).0, "limit_exceeded");
+}
+
+fn artifact(change: impl Fn(&mut ArtifactSpec)) -> Box<ArtifactSpec> {
+    let mut spec = ArtifactSpec {
+        artifact_type: "SCRIPT".into(),
+        name: "fix".into(),
+        sha256: [7; 32],
+        content: None,
+        content_ref: Some("here".into()),
+        class: Class::Full,
+        agent: Some("ann".into()),
+    };
+    change(&mut spec);
+    Box::new(spec)
+}
+
+#[test]
+fn names_and_reasons_of_artifacts_say_something_and_not_too_much() {
+    let mut store = Store::new(Policy::default());
+    let longest = usize::try_from(REASON_BYTES).unwrap();
+    let create = |primary, compensation, by: &str| Command::CreateArtifacts {
+        primary,
+        compensation,
+        by: by.into(),
+        idempotency_key: None,
+    };
+    let plain = || artifact(|_| {});
+    for (text, code) in [(" ".to_owned(), "options"), ("x".repeat(1025), "limit_exceeded")] {
+        let odd = [
+            artifact(|spec| spec.artifact_type.clone_from(&text)),
+            artifact(|spec| spec.name.clone_from(&text)),
+            artifact(|spec| spec.content_ref = Some(text.clone())),
+            artifact(|spec| spec.agent = Some(text.clone())),
+        ];
+        for spec in odd {
+            assert_eq!(refused(&mut store, &create(spec.clone(), plain(), "ana")).0, code);
+            assert_eq!(refused(&mut store, &create(plain(), spec, "ana")).0, code);
+        }
+        assert_eq!(refused(&mut store, &create(plain(), plain(), &text)).0, code);
+    }
+    let Ok(Reply::Artifact(id)) = store.run(&create(plain(), plain(), "ana")) else { panic!() };
+    let bring = |state, by: &str, reason: Option<String>| Command::MoveArtifact {
+        artifact: id,
+        state,
+        by: by.into(),
+        reason,
+    };
+    let reject = |reason| bring(ArtifactState::Rejected, "ana", reason);
+    for nothing in [None, Some(String::new()), Some(" ".into())] {
+        assert_eq!(refused(&mut store, &reject(nothing)).0, "options");
+    }
+    let too_long = Some("x".repeat(longest + 1));
+    assert_eq!(refused(&mut store, &reject(too_long.clone())).0, "options");
+    let submit = |by: &str, reason| bring(ArtifactState::InReview, by, reason);
+    assert_eq!(refused(&mut store, &submit("", None)).0, "options");
+    assert_eq!(refused(&mut store, &submit(&"x".repeat(1025), None)).0, "limit_exceeded");
+    store.run(&submit("ana", None)).unwrap();
+    let approve = |reason| bring(ArtifactState::Approved, "ben", reason);
+    assert_eq!(refused(&mut store, &approve(too_long)).0, "options");
+    store.run(&approve(Some("x".repeat(longest)))).unwrap();
+    let fail = |by: &str, reason: &str, run_id: Option<&str>| Command::FailArtifact {
+        artifact: id,
+        by: by.into(),
+        reason: reason.into(),
+        run_id: run_id.map(str::to_owned),
+        args: PayloadRef::of(b"args"),
+    };
+    let long = "x".repeat(1025);
+    assert_eq!(refused(&mut store, &fail("", "why", None)).0, "options");
+    assert_eq!(refused(&mut store, &fail(&long, "why", None)).0, "limit_exceeded");
+    assert_eq!(refused(&mut store, &fail("ana", " ", None)).0, "options");
+    assert_eq!(refused(&mut store, &fail("ana", "why", Some(""))).0, "options");
+    assert_eq!(refused(&mut store, &fail("ana", "why", Some(&long))).0, "limit_exceeded");
+    // An error's text is shortened and never refused: what failed has failed.
+    store.run(&fail("ana", &"x".repeat(longest + 1), Some("run-7"))).unwrap();
+}

@@ -36,7 +36,7 @@ impl Turn<'_> {
         if let Some(token) = token {
             self.holds(id, *token, "signal_break")?;
         }
-        let upstream = self.upstream_of(&agent, upstream)?;
+        let upstream = upstream_of(&agent, upstream)?;
         if *ack_within_ms == 0 {
             let reason = "a time to acknowledge is longer than nothing".into();
             return Err(Refusal::Options { option: "ack_within", reason }.into());
@@ -98,26 +98,6 @@ impl Turn<'_> {
             }
         }
         Ok(answer)
-    }
-
-    fn upstream_of(&self, agent: &str, named: &[String]) -> Ruling<Vec<String>> {
-        let longest = self.state.limits.name_bytes;
-        let wrong = if named.len() > UPSTREAM {
-            Some(format!("at most {UPSTREAM} agents"))
-        } else if named.iter().any(String::is_empty) {
-            Some("an agent has a name".to_owned())
-        } else if named.iter().any(|name| name.len() as u64 > longest) {
-            Some(format!("a name has at most {longest} bytes"))
-        } else if named.iter().any(|name| name == agent) {
-            Some(format!("{agent:?} broke and cannot wait for itself"))
-        } else {
-            None
-        };
-        if let Some(reason) = wrong {
-            return Err(Refusal::Options { option: "upstream", reason }.into());
-        }
-        let named: BTreeSet<String> = named.iter().cloned().collect();
-        Ok(named.into_iter().collect())
     }
 
     pub(super) fn agent_of_branch(&self, id: BranchId) -> Ruling<String> {
@@ -224,4 +204,19 @@ impl Turn<'_> {
             }
         }
     }
+}
+
+fn upstream_of(agent: &str, named: &[String]) -> Ruling<Vec<String>> {
+    let wrong = if named.len() > UPSTREAM {
+        Some(format!("at most {UPSTREAM} agents"))
+    } else if named.iter().any(|name| name == agent) {
+        Some(format!("{agent:?} broke and cannot wait for itself"))
+    } else {
+        None
+    };
+    if let Some(reason) = wrong {
+        return Err(Refusal::Options { option: "upstream", reason }.into());
+    }
+    let named: BTreeSet<String> = named.iter().cloned().collect();
+    Ok(named.into_iter().collect())
 }

@@ -4,7 +4,9 @@
 
 use super::meta::check_retry;
 use super::{Ruling, Turn};
-use crate::model::{Ask, ClaimSpec, Command, Inverse, Refusal, Registration};
+use crate::model::{
+    ArtifactSpec, ArtifactState, Ask, ClaimSpec, Command, Inverse, Refusal, Registration,
+};
 
 /// Longest reason, note, instruction or limitation, in bytes: it is read by people, and kept for ever.
 pub const REASON_BYTES: u64 = 16 << 10;
@@ -60,8 +62,39 @@ impl Turn<'_> {
                 self.name("by", by)?;
                 short("reason", why.as_deref().unwrap_or_default())
             }
-            Command::Deliver { agent, .. } => self.name("agent", agent),
+            Command::Deliver { agent, .. } | Command::AckNotice { agent, .. } => {
+                self.name("agent", agent)
+            }
             Command::HoldDelivery { lease_ms, .. } => lease_given(*lease_ms),
+            _ => self.more_words(command),
+        }
+    }
+
+    /// Those of BREAKs and artifacts.
+    fn more_words(&self, command: &Command) -> Ruling<()> {
+        match command {
+            Command::SignalBreak { reason: why, upstream, .. } => {
+                reason("reason", why)?;
+                upstream.iter().try_for_each(|agent| self.name("upstream", agent))
+            }
+            Command::CreateArtifacts { primary, compensation, by, .. } => {
+                self.name("by", by)?;
+                self.artifact_words(primary)?;
+                self.artifact_words(compensation)
+            }
+            Command::MoveArtifact { state: ArtifactState::Rejected, by, reason, .. } => {
+                self.who_and_why(by, reason.as_deref().unwrap_or_default())
+            }
+            Command::MoveArtifact { by, reason: why, .. } => {
+                self.name("by", by)?;
+                short("reason", why.as_deref().unwrap_or_default())
+            }
+            Command::FailArtifact { by, reason: why, run_id, .. } => {
+                self.maybe_name("run_id", run_id.as_deref())?;
+                // It is an error's text: shortened, however long it is.
+                self.name("by", by)?;
+                said("reason", why)
+            }
             _ => Ok(()),
         }
     }
@@ -73,6 +106,13 @@ impl Turn<'_> {
             return Err(senseless("cost", "a cost is a finite number, zero or more"));
         }
         call.inverse.as_ref().map_or(Ok(()), |inverse| self.inverse(inverse))
+    }
+
+    fn artifact_words(&self, spec: &ArtifactSpec) -> Ruling<()> {
+        self.name("type", &spec.artifact_type)?;
+        self.name("name", &spec.name)?;
+        self.maybe_name("content_ref", spec.content_ref.as_deref())?;
+        self.maybe_name("agent", spec.agent.as_deref())
     }
 
     fn inverse(&self, inverse: &Inverse) -> Ruling<()> {
@@ -129,10 +169,15 @@ impl Turn<'_> {
 }
 
 fn reason(option: &'static str, text: &str) -> Ruling<()> {
+    said(option, text)?;
+    short(option, text)
+}
+
+fn said(option: &'static str, text: &str) -> Ruling<()> {
     if text.trim().is_empty() {
         return Err(senseless(option, "it is empty; say it in words"));
     }
-    short(option, text)
+    Ok(())
 }
 
 fn short(option: &'static str, text: &str) -> Ruling<()> {
