@@ -57,6 +57,7 @@ def race(store: Store, world: World, round_: int) -> str:
         assert (answer.doomed, answer.cascaded, answer.rollback) == ((), (), None)
         assert states(store, e1, e2) == ["committed", "committed"]
         return "commit"
+    assert "already decided: aborted" in str(fence)
     assert {*answer.doomed, *answer.cascaded} == ids(e1, e2)
     assert answer.kept == ()
     assert states(store, e1, e2) == ["doomed", "doomed"]
@@ -81,7 +82,7 @@ def test_c04_a_refused_commit_leaves_no_latent_intent(store: Store, world: World
     e2 = world.put(b, "Y", 1, reads="X")
     if refused == "abort first":
         a.abort(reason="contradicted")
-        with pytest.raises(ALREADY_DECIDED):
+        with pytest.raises(ALREADY_DECIDED, match="already decided: aborted"):
             store.commit(b)
         redo = world.put(b.resume(), "Y2", 2)
         assert states(store, e1, e2, redo) == ["doomed", "doomed", "live"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from effectstore import Branch, Effect, LeaseLostError, StaleTokenError, Step, Store
-from support import OpenStore
+from support import Child, OpenStore
 from world import FakeClock, World, states
 
 BRANCH_CALLS: dict[str, Callable[[Store, Branch, Effect], Any]] = {
@@ -83,14 +85,83 @@ def test_c14_every_refusal_is_audited(open_store: OpenStore, world: World) -> No
     e1 = world.put(old, "X", 1, report=False)
     store.takeover("w-0")
     mark = max(record.seq for record in store.log())
-    five = [BRANCH_CALLS[name] for name in ("heartbeat", "done", "commit", "seal", "abort")]
+    five = ["heartbeat", "done", "commit", "seal", "abort"]
     for call in five:
         with pytest.raises(StaleTokenError):
-            call(store, old, e1)
+            BRANCH_CALLS[call](store, old, e1)
     store.close()
     store = open_store()
-    assert len(list(store.log(since=mark))) >= len(five)
+    refused = [record for record in store.log(since=mark) if record.kind == "refused"]
+    assert [record.body[4][1][0] for record in refused] == five
     assert states(store, e1) == ["live"]
+
+
+NEW_ATTEMPT = """
+    import os, signal, sys
+    import effectstore
+
+    store = effectstore.open(sys.argv[1])
+    branch = store.takeover("w-0")
+    step = store.claim("w", lease=600)
+    print(*branch.token, *step.token, step.attempt, flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_c14_a_worker_of_the_same_name_is_refused_by_attempt_and_over_a_kill(
+    open_store: OpenStore, world: World, child: Child
+) -> None:
+    """The case as a whole: w-0 stalls with t1, an attempt of that name with t2 is killed, a third takes t3."""
+    store = open_store()
+    first = store.branch("w-0", agent="w")
+    fallen, kept = world.put(first, "X", 1), world.put(first, "Y", 1, after=(), report=False)
+    store.reconcile(abort=fallen, reason="contradicted")
+    first = first.resume()
+    old = store.claim("w", lease=0.05)
+    assert old is not None
+    time.sleep(0.1)
+    other = child(NEW_ATTEMPT, stdin=True)
+    assert other.stdout is not None
+    printed = other.stdout.readline().split()
+    assert len(printed) == 5, other.communicate()[1]
+    *second, attempt = map(int, printed)
+    mark = max(record.seq for record in store.log())
+    calls: dict[str, Callable[[], object]] = {
+        "heartbeat": first.heartbeat,
+        "done": lambda: kept.done("stale"),
+        "commit": lambda: store.commit(first),
+        "release": old.release,
+        "complete": lambda: old.complete("stale"),
+    }
+    for call in calls.values():
+        with pytest.raises((StaleTokenError, LeaseLostError)):
+            call()
+    refused = [record for record in store.log(since=mark) if record.kind == "refused"]
+    said = [record.body[4][1][0] for record in refused]
+    assert said == ["heartbeat", "done", "commit", "end_step", "end_step"]
+    assert (store.effect(kept.id).outcome, store.effect(fallen.id).compensated) == ("unknown", False)
+    assert store.claim("w") is None, "the lease of t2 stands"
+    other.communicate("die\n", timeout=60)
+    assert other.returncode == -signal.SIGKILL
+    store.close()
+    store = open_store()
+    third = store.takeover("w-0")
+    step = store.claim("w", lease=600)
+    assert step is not None
+    assert (old.attempt, attempt, step.attempt) == (1, 2, 3)
+    assert first.token is not None
+    assert third.token is not None
+    assert first.token < (second[0], second[1]) < third.token
+    assert old.token < (second[2], second[3]) < step.token
+    for stale in (first.token, (second[0], second[1])):
+        with pytest.raises(StaleTokenError):
+            store.join("w-0", stale)
+    world.put_back(step.args, step)
+    step.complete()
+    third.effect(kept.id).done("right")
+    assert store.commit(third).committed == (kept.id,)
+    assert (store.effect(kept.id).result, store.effect(fallen.id).compensated) == ("right", True)
 
 
 def test_c14_tokens_rise_over_takeover_and_reopen(open_store: OpenStore) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +93,44 @@ def test_c18_killed_around_the_call_is_undone_with_the_values_of_registration(
         assert call.args["seen"] == list(range(number + 1))
     assert world.facts() == {}
     assert len(world.calls("tool")) == ran, "the store ran a tool again"
+
+
+REGISTER_AND_RUN = """
+    import sys
+    import effectstore
+    from effectstore import Inverse
+    from world import World
+
+    store, world, run = effectstore.open(sys.argv[1]), World(sys.argv[2]), sys.argv[3]
+    branch = store.branch(f"run-{run}")
+    print("ready", flush=True)
+    for number in range(100_000):
+        effect = branch.register("put", {"key": f"{run}/{number}"}, after=(), inverse=Inverse("put_back", {}))
+        world.note("tool", "put", {"key": f"{run}/{number}"})
+"""
+
+
+def test_c18_killed_before_register_returns_the_tool_was_never_called(
+    open_store: OpenStore, world: World, child: Child
+) -> None:
+    """The kill comes at a random moment, mostly within register: whatever ran has its effect with its inverse."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    for run in range(8):
+        process = child(REGISTER_AND_RUN, run)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+        time.sleep(chance.uniform(0.0, 0.1))
+        process.kill()
+        process.communicate()
+    store = open_store()
+    effects = list(store.effects())
+    registered = {effect.args["key"] for effect in effects}
+    ran = [call.label for call in world.calls("tool")]
+    assert len(ran) > 8, f"seed {seed}"
+    assert set(ran) <= registered, f"seed {seed}"
+    assert len(registered) - len(ran) <= 8, f"more than the one call that each kill met, seed {seed}"
+    assert all(effect.inverse is not None and effect.outcome == "unknown" for effect in effects)
 
 
 @pytest.mark.parametrize("known_gone", [True, False])

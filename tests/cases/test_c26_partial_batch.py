@@ -164,6 +164,37 @@ def test_c26_a_batch_inverse_that_raises_keeps_what_it_reported(open_store: Open
     assert (set(report.completed), report.clean) == (set(effects), True)
 
 
+@pytest.mark.parametrize("reports", [0, 4, 9])
+def test_c26_a_handler_that_raises_in_the_middle_of_a_batch_keeps_what_it_reported(
+    open_store: OpenStore, reports: int
+) -> None:
+    """One call of the vendor undoes the whole batch; it dies after it has reported some of the items."""
+    store = open_store(policy=Policy(auto_keys=100))
+    branch = store.branch("A", agent="a")
+    effects = [effect.done(None) for effect in store.register_many(batch(branch, 10))]
+    rollback = branch.abort(reason="contradicted").rollback
+    assert rollback is not None
+    undone: list[int] = []
+    broken = [True]
+
+    def undo(args: Any, step: Step) -> None:
+        rest = claim_all(store) if broken[0] else []
+        for place, item in enumerate([step, *rest]):
+            if broken[0] and place == reports:
+                broken[0] = False
+                for left in rest[max(place - 1, 0) :]:
+                    left.release()
+                raise ConnectionError("the vendor hung up")
+            undone.append(item.args["n"])
+            item.complete()
+
+    report = store.compensate({"undo": undo}, rollback=rollback.id)
+    report = store.compensate({"undo": undo}, rollback=rollback.id)
+    assert (set(report.completed), report.failed, report.clean) == (ids(*effects), (), True)
+    assert sorted(undone) == list(range(10)), "an item that was reported was undone again, or one was forgotten"
+    assert sum(record.kind == "step_completed" for record in store.log()) == 10
+
+
 def test_c26_a_batch_inverse_with_a_final_error_says_which(open_store: OpenStore, world: World) -> None:
     store = open_store(policy=Policy(auto_keys=100))
     rollback, effects, steps = undone_batch(store)
