@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from effectstore import (
+    CompensationScopeError,
     DirtyKeyError,
     DoomedBranchError,
     DoomedDependencyError,
@@ -243,3 +244,39 @@ def test_i12_a_branch_that_observed_a_doomed_version_stops_and_resumes(store: St
     resumed = b.resume()
     assert (states(store, own), resumed.tip) == (["live"], (own.id,))
     assert world.put(resumed, "Z", 1).state == "live"
+
+
+def test_i12_a_branch_in_compensation_that_read_a_dirty_key_stops(store: Store, world: World) -> None:
+    """The doomed value may have been seen; that the key has a live writer as well takes nothing away from it."""
+    b = store.branch("B", agent="b")
+    e1 = world.put(b, "X", 1)
+    e2 = world.put(b, "X", 2, reads="X")
+    e3 = world.put(b, "Y", 1)
+    store.reconcile(abort=e2, reason="contradicted")
+    b = b.resume()
+    step = store.claim("b")
+    assert step is not None
+    assert step.effect.id == e3.id
+    with pytest.raises(DirtyKeyError) as refusal:
+        b.observe("X")
+    assert refusal.value.writers == (e2.id,)
+    assert (b.refresh().state, *states(store, e1, e2)) == ("doomed", "live", "doomed")
+
+
+@pytest.mark.parametrize("version", ["committed", "live"])
+def test_i16_a_branch_in_compensation_reads_what_is_committed_and_nothing_else(
+    store: Store, world: World, version: str
+) -> None:
+    a, b = store.branch("A", agent="a"), store.branch("B", agent="b")
+    first = world.put(a, "X", 1)
+    store.commit(a)
+    second = world.put(a, "X", 2, after=())
+    fallen = world.put(b, "Y", 1)
+    store.reconcile(abort=fallen, reason="contradicted")
+    b = b.resume()
+    assert store.claim("b") is not None
+    if version == "committed":
+        assert b.observe({"X": first.id})[0].writers in ((), (first.id,))
+    else:
+        with pytest.raises(CompensationScopeError):
+            b.observe({"X": second.id})

@@ -56,10 +56,8 @@ impl Turn<'_> {
         rule: ReadRule,
         since: Option<u64>,
     ) -> Ruling<(Vec<EffectId>, Vec<EffectId>)> {
-        if let Some(scope) = self.compensating(id)
-            && !self.state.live_writers(&read.key).is_empty()
-        {
-            return Err(scope.into());
+        if let Some(scope) = self.compensating(id) {
+            self.out_of_scope(id, read, rule, since, scope)?;
         }
         let writers = self.look(id, read, rule)?;
         let (Some(since), None) = (since, read.version) else { return Ok((writers, Vec::new())) };
@@ -70,6 +68,35 @@ impl Turn<'_> {
         }
         let voids = self.voided_since(&read.key, since);
         Ok((writers.into_iter().collect(), voids))
+    }
+
+    /// A branch in compensation reads nothing that may still fall (C24). What has fallen already is
+    /// told first: the branch may have seen it, and stops.
+    fn out_of_scope(
+        &self,
+        id: BranchId,
+        read: &Read,
+        rule: ReadRule,
+        since: Option<u64>,
+        scope: Refusal,
+    ) -> Ruling<()> {
+        if let Some(version) = read.version {
+            self.look(id, read, rule)?;
+            let live = self.state.live_effect(EffectId(version)).is_some();
+            return if live { Err(scope.into()) } else { Ok(()) };
+        }
+        let live = self.state.live_writers(&read.key);
+        if live.is_empty() || !self.state.dirty_writers(&read.key).is_empty() {
+            return Ok(());
+        }
+        if let Some(since) = since {
+            let under =
+                self.seen_voided(&read.key, since, EffectId(0), &mut live.into_iter().collect())?;
+            if let Some(writer) = self.saw_doomed(&read.key, since)?.or(under) {
+                return Err(self.saw_dirty(&read.key, writer).into());
+            }
+        }
+        Err(scope.into())
     }
 
     fn saw_dirty(&self, key: &Key, writer: EffectId) -> Refusal {
