@@ -217,6 +217,9 @@ class Rollbacks(World):
         if undo.status == "claimed":
             undo.evidence_pending = True
             return
+        rollback = self.effects[effect].rollback
+        if undo.status == "discarded" and rollback is not None:
+            self.rollbacks[rollback].grown = True
         undo.status, undo.kind, undo.writer, undo.evidence_pending = "due", None, None, False
         undo.generation += 1
         undo.attempt = undo.failures = 0
@@ -353,18 +356,24 @@ class Rollbacks(World):
             rollback.approvals.append(Approval(self.new_id(), rollback.id, reason))
             self.approved_plans[rollback.approvals[-1].id] = self.plan(rollback)
         rollback.gate = "pending" if person else "automatic"
+        rollback.grown = False
 
     def review_plans(self) -> None:
         """A pending request whose plan changed is stale; an approved plan may shrink but not grow (C55)."""
         for rollback in self.rollbacks.values():
             plan = self.plan(rollback)
+            rollback.grown &= any(self.unfinished(e) for e in rollback.members)
             last = rollback.approvals[-1] if rollback.approvals else None
             if (rollback.gate == "automatic" and self.asks(plan)[0]) or (rollback.gate == "pending" and last is None):
                 self.ask(rollback)
             elif rollback.gate == "pending" and last is not None and plan != self.approved_plans[last.id]:
                 last.state = "stale"
                 self.ask(rollback)
-            elif rollback.gate == "approved" and last is not None and not plan <= self.approved_plans[last.id]:
+            elif (
+                rollback.gate == "approved"
+                and last is not None
+                and (rollback.grown or not plan <= self.approved_plans[last.id])
+            ):
                 self.ask(rollback)
 
     def answer(self, rollback: int, *, approve: bool, reason: str | None) -> None:
@@ -380,6 +389,8 @@ class Rollbacks(World):
     def ask_again(self, rollback: int) -> None:
         """A new request after a denial; what was denied is due behind it (C56)."""
         record = self.rollbacks[rollback]
+        if not any(self.unfinished(e) for e in record.members):
+            raise Refused("AlreadySettledError", ref=rollback, state="finished")
         if record.gate != "denied":
             return
         for effect in record.members:

@@ -187,6 +187,7 @@ class Rollback:
     members: tuple[int, ...]
     position: int
     gate: str = "automatic"
+    grown: bool = False
     approvals: list[Approval] = field(default_factory=list)
 
 
