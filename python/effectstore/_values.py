@@ -380,10 +380,10 @@ class CompensationReport(NoTruth, Plain):
         each = list(reports)
         return cls(
             rollbacks=tuple(sorted(rollbacks)),
-            completed=tuple(sorted(effect for report in each for effect in report.completed)),
-            unsettled=tuple(sorted(effect for report in each for effect in report.unsettled)),
-            pending=tuple(sorted(effect for report in each for effect in report.pending)),
-            discarded=tuple(sorted(effect for report in each for effect in report.discarded)),
+            completed=tuple(sorted({effect for report in each for effect in report.completed})),
+            unsettled=tuple(sorted({effect for report in each for effect in report.unsettled})),
+            pending=tuple(sorted({effect for report in each for effect in report.pending})),
+            discarded=tuple(sorted({effect for report in each for effect in report.discarded})),
             failed=tuple(failure for report in each for failure in report.failed),
             blocked=tuple(blocked for report in each for blocked in report.blocked),
             approvals=tuple(sorted(approvals)),

@@ -224,13 +224,9 @@ impl EffectStore {
 
     fn unfinished(&self) -> Result<Vec<RollbackId>, Error> {
         let core = self.engine().lock()?;
-        Ok(core
-            .state
-            .rollbacks
-            .values()
-            .filter(|rollback| rollback.open)
-            .map(|rollback| rollback.id)
-            .collect())
+        let open = core.state.rollbacks.values().filter(|rollback| rollback.open);
+        // One that is only asked for waits for a person like any other that does.
+        Ok(open.map(|rollback| rollback.id).chain(core.state.requests.keys().copied()).collect())
     }
 
     fn new_ones(&self, options: &CompensateOptions) -> Result<Vec<RollbackId>, Error> {
@@ -248,7 +244,11 @@ impl EffectStore {
         let (backoff, more) = {
             let mut core = self.engine().lock()?;
             let spec = spec_of(options, passed);
-            (core.state.next_backoff_ms(&spec, now_ms), is_worth_waiting(&core.state, &spec))
+            // The answer to a request makes its steps due.
+            let asked = |id: &RollbackId| options.rollback.is_none_or(|only| only == *id);
+            let more =
+                is_worth_waiting(&core.state, &spec) || core.state.requests.keys().any(asked);
+            (core.state.next_backoff_ms(&spec, now_ms), more)
         };
         if let Some(again_ms) = backoff {
             let sleep = again_ms.saturating_sub(now_ms).min(50);
@@ -294,6 +294,8 @@ impl EffectStore {
             &mut summary.report.discarded,
         ] {
             list.sort_unstable();
+            // Two requests may hold the same effect.
+            list.dedup();
         }
         summary.report.blocked.sort_unstable_by_key(|blocked| blocked.effect);
         Ok(summary)
