@@ -194,7 +194,13 @@ class Effect(Frozen, Bound):
 
     @property
     def rests_on(self) -> tuple[int, ...]:
-        """Ids of all effects that it rests on directly, through observations too, settled ones included."""
+        """Ids of all effects that its records name as what it rests on directly, settled ones included.
+
+        These are its predecessors, or what `after=` named; the versions that it named; the writers of its reads that
+        were live when it looked; and what a void one of all these rested on. No decision changes the answer. A read
+        without a version of what was settled by then names no effect: a governed rollback finds such readers in the
+        log (`Rollback.impact`).
+        """
         return tuple(self._full().rests_on)
 
     @property

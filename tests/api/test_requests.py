@@ -6,7 +6,7 @@ import pytest
 
 from effectstore import Store
 from governed import agree, ask, committed
-from world import World
+from world import World, ids
 
 
 @pytest.mark.parametrize("governed", [True, False])
@@ -39,3 +39,50 @@ def test_an_effect_of_two_requests_is_reported_once(store: Store, world: World) 
     first, second = ask(store, effect), ask(store, effect)
     report = store.compensate({})
     assert (report.pending, report.rollbacks) == ((effect.id,), (first.id, second.id))
+
+
+def test_what_an_effect_rests_on_is_the_same_at_every_stage_of_a_rollback(store: Store, world: World) -> None:
+    """The answer is that of the records: settled ones are named, and no rollback adds or takes any."""
+    writer = committed(store, world, "X", "A")
+    named = committed(store, world, "Y", "B", reads={"X": writer.id})
+    after = committed(store, world, "Z", "C", after=named)
+    blind = committed(store, world, "W", "D", reads="X")
+    branch = store.branch("E")
+    first = world.put(branch, "P", 1)
+    second = world.put(branch, "Q", 1, reads="Z")
+
+    def resting() -> dict[int, tuple[int, ...]]:
+        everything = (writer, named, after, blind, first, second)
+        return {effect.id: store.effect(effect.id).rests_on for effect in everything}
+
+    expected = {
+        writer.id: (),
+        named.id: (writer.id,),
+        after.id: (named.id,),
+        blind.id: (),
+        first.id: (),
+        second.id: (first.id,),
+    }
+    assert resting() == expected
+    rollback = ask(store, writer)
+    assert set(rollback.effects) == ids(writer, named, after, blind, second)
+    assert resting() == expected
+    agree(store, rollback)
+    assert resting() == expected
+    assert store.compensate(world.handlers()).clean
+    assert resting() == expected
+    store.commit(branch.resume())
+    assert resting() == expected
+
+
+def test_what_never_happened_leaves_its_place_for_good(store: Store, world: World) -> None:
+    """Live or committed, an effect names what it named and what that rested on."""
+    branch = store.branch("A")
+    first = world.put(branch, "X", 1)
+    failed = world.put(branch, "Y", 1, report=False)
+    last = world.put(branch, "Z", 1)
+    assert last.refresh().rests_on == (failed.id,)
+    failed.not_run("refused")
+    assert last.refresh().rests_on == (first.id, failed.id)
+    store.commit(branch)
+    assert store.effect(last.id).rests_on == (first.id, failed.id)

@@ -204,7 +204,7 @@ impl Index {
 
     /// What became of a registered effect that memory does not hold.
     pub(super) fn fate(&self, view: &dyn ReadView, effect: EffectId) -> Result<Fate, StorageError> {
-        if view.get(Table::Liveness, &liveness::void_row(effect))?.is_some() {
+        if is_void(view, effect)? {
             return Ok(Fate::Void);
         }
         if self.dooms.contains(&effect) {
@@ -273,6 +273,14 @@ fn put_ended(
     row[16] = u8::from(ended.merged);
     row[17..].copy_from_slice(&ended.cause.map_or(0, |cause| cause.0).to_be_bytes());
     batch.put(Table::Branches, &branch_row(branch.0), &row)
+}
+
+/// Whether the table says of an effect that it never happened.
+///
+/// # Errors
+/// Where the table cannot be read.
+pub fn is_void(view: &dyn ReadView, effect: EffectId) -> Result<bool, StorageError> {
+    Ok(view.get(Table::Liveness, &liveness::void_row(effect))?.is_some())
 }
 
 /// A void effect frees its idempotency key for a new attempt.

@@ -10,7 +10,7 @@ mod transfer;
 mod verify;
 
 pub use append::{Batch, Tail};
-pub use index::Index;
+pub use index::{Index, is_void};
 pub use load::{Loaded, catch_up, load, replay};
 pub use past::Past;
 pub use payload::{Payloads, read_payload};

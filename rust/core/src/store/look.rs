@@ -195,12 +195,12 @@ impl EffectStore {
                 };
                 story.settle(view.as_ref(), Some(fate))?;
                 let sealed = story.sealed;
-                story.overlay(&core.state, effect);
+                story.overlay(view.as_ref(), &core.state, effect)?;
                 story.sealed = sealed;
                 None
             }
             Some(effect) => {
-                story.overlay(&core.state, effect);
+                story.overlay(view.as_ref(), &core.state, effect)?;
                 None
             }
             None => {

@@ -15,6 +15,7 @@ mod look;
 mod metrics;
 mod options;
 mod queue;
+mod resting;
 mod review;
 mod rollbacks;
 mod steps;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use super::resting::Resting;
 use crate::codec::Record;
 use crate::decide::{Fate, History as _};
 use crate::error::Error;
@@ -26,7 +27,7 @@ pub(super) struct Story {
     result: Option<(u64, PayloadRef)>,
     inverse: Option<Inverse>,
     inverse_record: u64,
-    more: Vec<EffectId>,
+    resting: Resting,
     /// Branches that voted for it, and those that merged, whose vote nobody waits for.
     voted: BTreeSet<BranchId>,
     pub(super) sealed: bool,
@@ -52,7 +53,7 @@ impl Story {
             result: None,
             inverse: registered.call.inverse.clone(),
             inverse_record: id.0,
-            more: Vec::new(),
+            resting: Resting::of(&registered),
             voted: BTreeSet::new(),
             sealed: false,
             compensated: false,
@@ -63,7 +64,12 @@ impl Story {
     }
 
     /// What memory says of an effect that it holds.
-    pub(super) fn overlay(&mut self, state: &State, effect: &Effect) {
+    pub(super) fn overlay(
+        &mut self,
+        view: &dyn ReadView,
+        state: &State,
+        effect: &Effect,
+    ) -> Result<(), Error> {
         self.branch = effect.branch;
         self.token = effect.token;
         self.class = effect.class;
@@ -76,7 +82,14 @@ impl Story {
         self.inverse = effect.inverse.as_deref().cloned();
         self.inverse_record = effect.inverse_record;
         self.result = effect.result;
-        self.more = state.graph.dependencies(effect.id.0).into_iter().map(EffectId).collect();
+        // Memory's edges come and go with decisions; the records behind it name what it was told.
+        for seq in effect.records.iter().filter(|seq| **seq > self.id.0) {
+            let Some(bytes) = view.record(*seq)? else { continue };
+            let header = Record::decode_header(&bytes)
+                .map_err(|error| corrupted(format!("record {seq}: {error}")))?;
+            self.resting.hear(self.id, &header.event);
+        }
+        Ok(())
     }
 
     /// The token of a settled effect's outcome. The log is read on only where the branch's own token
@@ -183,18 +196,15 @@ impl Story {
     }
 
     fn tell(&mut self, seq: u64, event: &Event) {
+        self.resting.hear(self.id, event);
         match event {
-            Event::Done { effect, result, inverse, rests_on } if *effect == self.id => {
+            Event::Done { effect, result, inverse, .. } if *effect == self.id => {
                 self.outcome = Outcome::Done;
                 self.result = Some((seq, *result));
-                self.more.extend(rests_on);
                 if let Some(inverse) = inverse {
                     self.inverse = Some(inverse.clone());
                     self.inverse_record = seq;
                 }
-            }
-            Event::ObservedLate { effect, rests_on, .. } if *effect == self.id => {
-                self.more.extend(rests_on);
             }
             Event::NotRun { effect, .. } if *effect == self.id => self.outcome = Outcome::NotRun,
             Event::Evidence { effect, outcome: Outcome::Done, result, inverse, .. }
@@ -275,10 +285,7 @@ impl Story {
             }
             None => None,
         };
-        let mut rests_on = self.registered.rests_on;
-        rests_on.extend(self.more);
-        rests_on.sort_unstable();
-        rests_on.dedup();
+        let rests_on = self.resting.finish(view, self.id)?;
         let mut after: Vec<EffectId> = match call.follows {
             Follows::Tip | Follows::Turn(_) => self.registered.program,
             Follows::These(named) => named
