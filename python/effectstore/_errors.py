@@ -221,12 +221,13 @@ class OutcomeUnknownError(RefusedError):
 
 
 class AlreadySettledError(RefusedError):
-    """It was decided before."""
+    """It was decided before. `rollback` is the id of the unfinished rollback that holds it, where that is why."""
 
     code = "already_settled"
-    attributes = ("ref", "state")
+    attributes = ("ref", "state", "rollback")
     ref: int
     state: EffectState | str
+    rollback: int | None
 
 
 class IrreversibleBeforeFenceError(RefusedError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effectstore import Store
+from effectstore import AlreadySettledError, Store
 from governed import agree, ask, committed
 from world import World, ids
 
@@ -86,3 +86,17 @@ def test_what_never_happened_leaves_its_place_for_good(store: Store, world: Worl
     assert last.refresh().rests_on == (first.id, failed.id)
     store.commit(branch)
     assert store.effect(last.id).rests_on == (first.id, failed.id)
+
+
+def test_a_request_for_what_a_rollback_holds_names_that_rollback(store: Store, world: World) -> None:
+    effect = committed(store, world, "X", "A")
+    rollback = ask(store, effect)
+    agree(store, rollback)
+    with pytest.raises(AlreadySettledError, match=f"held by rollback {rollback.id}") as held:
+        ask(store, effect)
+    assert (held.value.ref, held.value.state, held.value.rollback) == (effect.id, "committed", rollback.id)
+    assert not store.effect(effect.id).compensated
+    store.compensate(world.handlers())
+    with pytest.raises(AlreadySettledError) as over:
+        ask(store, effect)
+    assert (over.value.state, over.value.rollback) == ("compensated", None)

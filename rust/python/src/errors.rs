@@ -100,6 +100,11 @@ fn refused_more(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
             fields.set_item("ref", reference)?;
             fields.set_item("state", state)
         }
+        Refusal::HeldByRollback { effect, state, rollback } => {
+            fields.set_item("ref", effect.0)?;
+            fields.set_item("state", state)?;
+            fields.set_item("rollback", rollback.0)
+        }
         Refusal::ApprovalRequired { tool, approval } => {
             fields.set_item("tool", tool)?;
             fields.set_item("approval", approval.0)

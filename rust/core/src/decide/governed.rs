@@ -105,11 +105,7 @@ impl Turn<'_> {
                 Some(Standing::Committed | Standing::Live) => {
                     found.insert(id);
                 }
-                Some(other) => {
-                    return Err(
-                        Refusal::AlreadySettled { reference: id.0, state: other.name() }.into()
-                    );
-                }
+                Some(other) => return Err(self.undone_already(id, other.name()).into()),
             }
         }
         for branch in branches {
@@ -132,6 +128,23 @@ impl Turn<'_> {
             return Err(Refusal::Options { option: "targets", reason }.into());
         }
         Ok(found.into_iter().collect())
+    }
+
+    /// The refusal of what falls already. While a rollback holds it, that one is to be asked about.
+    fn undone_already(&self, id: EffectId, state: &'static str) -> Refusal {
+        let known = self.state.effects.get(id);
+        let open = |id: &RollbackId| self.state.rollbacks.get(id).is_some_and(|held| held.open);
+        match known.and_then(|effect| effect.rollback.filter(open)) {
+            Some(rollback) => {
+                let undone = known.and_then(|effect| effect.step.as_ref());
+                let undone = undone.is_some_and(|step| step.is_completed());
+                let governed = known.is_some_and(|effect| effect.governed);
+                // It stays committed, and is compensated only once its inverse ran.
+                let state = if governed && !undone { "committed" } else { state };
+                Refusal::HeldByRollback { effect: id, state, rollback }
+            }
+            None => Refusal::AlreadySettled { reference: id.0, state },
+        }
     }
 
     fn standing(&self, id: EffectId) -> Ruling<Option<Standing>> {

@@ -62,6 +62,12 @@ pub enum Refusal {
         reference: u64,
         state: &'static str,
     },
+    /// It falls already: an unfinished rollback holds it.
+    HeldByRollback {
+        effect: EffectId,
+        state: &'static str,
+        rollback: RollbackId,
+    },
     IrreversibleBeforeFence {
         tool: String,
     },
@@ -173,7 +179,7 @@ impl Refusal {
             Refusal::DirtyKey { .. } => "dirty_key",
             Refusal::KeyBusy { .. } => "key_busy",
             Refusal::IdempotencyConflict { .. } => "idempotency_conflict",
-            Refusal::AlreadySettled { .. } => "already_settled",
+            Refusal::AlreadySettled { .. } | Refusal::HeldByRollback { .. } => "already_settled",
             Refusal::IrreversibleBeforeFence { .. } => "irreversible_before_fence",
             Refusal::ApprovalRequired { .. } => "approval_required",
             Refusal::ApprovalClosed { .. } => "approval_closed",
@@ -319,6 +325,10 @@ impl std::fmt::Display for Refusal {
             Refusal::AlreadySettled { reference, state } => {
                 write!(f, "already decided: {reference} is {state}")
             }
+            Refusal::HeldByRollback { effect, state, rollback } => write!(
+                f,
+                "effect {effect} ({state}) is held by rollback {rollback}, which undoes it; follow that one"
+            ),
             Refusal::IrreversibleBeforeFence { tool } => write!(
                 f,
                 "tool {tool:?} is irreversible and cannot start before its fence; leave it deferred, or pass approval="
