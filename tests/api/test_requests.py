@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effectstore import AlreadySettledError, Store
+from effectstore import AlreadySettledError, ApprovalClosedError, Effect, Store
 from governed import agree, ask, committed
 from world import World, ids
 
@@ -100,3 +100,53 @@ def test_a_request_for_what_a_rollback_holds_names_that_rollback(store: Store, w
     with pytest.raises(AlreadySettledError) as over:
         ask(store, effect)
     assert (over.value.state, over.value.rollback) == ("compensated", None)
+
+
+def _steps(store: Store, rollback: int) -> set[int]:
+    return {step.effect for step in store.rollback(rollback).plan().steps}
+
+
+def test_a_request_whose_effects_another_rollback_took_is_over(store: Store, world: World) -> None:
+    """Nobody is asked to approve nothing: it ends with that approval, and owes nothing."""
+    effect = committed(store, world, "X", "A")
+    first, second = ask(store, effect), ask(store, effect)
+    agree(store, first)
+    (approval,) = second.approvals
+    assert store.approval(approval).state == "stale"
+    over = second.refresh()
+    assert (over.state, over.report.discarded, over.report.clean) == ("closed", (effect.id,), True)
+    with pytest.raises(ApprovalClosedError) as closed:
+        store.approval(approval).approve(by="ops", reason="agreed")
+    assert (closed.value.state, closed.value.successor) == ("stale", None)
+    report = store.compensate(world.handlers())
+    assert (report.clean, report.rollbacks) == (True, (first.id,))
+    assert [rollback.id for rollback in store.review()] == [first.id]
+    store.verify()
+
+
+def test_a_request_of_which_another_rollback_took_a_part_is_asked_for_anew(store: Store, world: World) -> None:
+    one = committed(store, world, "X", "A")
+    two = committed(store, world, "Y", "B")
+    first, second = ask(store, one), ask(store, one, two)
+    agree(store, first)
+    newer = second.refresh()
+    assert (newer.state, set(newer.effects), _steps(store, second.id)) == ("awaiting_approval", ids(two), ids(two))
+    assert [store.approval(known).state for known in newer.approvals] == ["stale", "pending"]
+    agree(store, newer)
+    assert store.compensate(world.handlers()).clean
+    assert (world.undone(), world.facts()) == (["Y", "X"], {})
+    store.verify()
+
+
+@pytest.mark.parametrize("end", ["doomed", "void"])
+def test_a_request_for_live_work_that_fell_otherwise_is_over(store: Store, world: World, end: str) -> None:
+    branch = store.branch("A")
+    effect: Effect = world.put(branch, "X", 1, report=end == "doomed")
+    rollback = ask(store, effect)
+    if end == "doomed":
+        branch.abort(reason="wrong")
+    else:
+        effect.not_run("refused")
+    assert (rollback.refresh().state, store.approval(rollback.approvals[0]).state) == ("closed", "stale")
+    assert store.compensate(world.handlers()).clean
+    store.verify()

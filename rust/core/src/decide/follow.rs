@@ -34,6 +34,7 @@ impl Turn<'_> {
                 return Ok(());
             }
             self.follow_rollbacks(from);
+            self.review_requests(from)?;
             from = upto;
         }
     }

@@ -222,6 +222,60 @@ impl Turn<'_> {
         Ok(newest.map_or(Renewed::Gone, Renewed::Asked))
     }
 
+    /// Other rollbacks may have taken what a person is asked about. Where they took everything, the
+    /// request is over; where a governed one took a part, another approval is asked for. What a doom
+    /// took is found out by whoever answers: an abort reads no log.
+    pub(super) fn review_requests(&mut self, from: usize) -> Ruling<()> {
+        if self.state.requests.is_empty() {
+            return Ok(());
+        }
+        let (mut taken, mut governed) = (BTreeSet::new(), false);
+        // What this command made void has left memory, and no table says so yet.
+        let mut void = BTreeSet::new();
+        for event in &self.events[from..] {
+            match event {
+                Event::RollbackStarted(started) => {
+                    governed = true;
+                    taken.extend(started.effects.iter().map(|known| known.effect));
+                    taken.extend(started.held.iter());
+                }
+                Event::Doomed(doom) => taken.extend(doom.members.iter()),
+                Event::NotRun { effect, .. } => {
+                    taken.insert(*effect);
+                    if !self.state.effects.contains(*effect) {
+                        void.insert(*effect);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let hit =
+            |request: &Requested| request.members().iter().any(|member| taken.contains(member));
+        let requests = self.state.requests.iter();
+        let touched: Vec<RollbackId> = requests
+            .filter(|(_, asked)| !taken.is_empty() && hit(&asked.request))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in touched {
+            let Some(asked) = self.state.requests.get(&id) else { continue };
+            let last = asked.approvals.last().copied();
+            let mut left = false;
+            for member in asked.request.members().into_iter().filter(|id| !void.contains(id)) {
+                left |=
+                    matches!(self.standing(member)?, Some(Standing::Committed | Standing::Live));
+                if left {
+                    break;
+                }
+            }
+            if left && governed {
+                self.renew_request(id)?;
+            } else if let Some(approval) = last.filter(|_| !left) {
+                self.emit(Event::ApprovalStale { approval, successor: None });
+            }
+        }
+        Ok(())
+    }
+
     /// A denied request is made again: its plan is looked up anew.
     pub(super) fn request_again(
         &mut self,

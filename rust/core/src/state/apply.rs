@@ -166,12 +166,16 @@ impl State {
                     _ => {}
                 }
             }
-            Event::ApprovalStale { approval, .. } => {
+            Event::ApprovalStale { approval, successor } => {
                 let Some(known) = self.approvals.get_mut(approval) else { return };
                 known.info.state = ApprovalState::Stale;
                 known.records.push(seq);
                 let subject = known.info.subject.clone();
                 match (self.is_requested(&subject), subject) {
+                    // Nothing is left of what it asked for, so it is over as if it were denied.
+                    (Some(rollback), _) if successor.is_none() => {
+                        self.request_answered(seq, rollback, false);
+                    }
                     (Some(rollback), _) => self.request_asked(seq, rollback, *approval),
                     (None, Subject::Rollback(rollback)) => self.unasked(seq, rollback),
                     _ => {}

@@ -24,6 +24,8 @@ struct Told {
     started: bool,
     /// The answer to its last approval, with who gave it.
     answer: Option<(bool, String)>,
+    /// Other rollbacks took all that it was to undo before anybody answered.
+    taken: bool,
 }
 
 /// Begins with the record whose number is the rollback's id; `None` if the record is none of a rollback.
@@ -64,7 +66,7 @@ fn begin(id: u64, time_ms: u64, event: &Event) -> Option<Told> {
         },
         _ => return None,
     };
-    Some(Told { info, started: false, answer: None })
+    Some(Told { info, started: false, answer: None, taken: false })
 }
 
 /// The rollback that a record is about.
@@ -77,7 +79,9 @@ fn about(event: &Event, approvals: &BTreeMap<ApprovalId, RollbackId>) -> Option<
         }
         Event::RootCauseRecorded(cause) => Some(cause.rollback),
         Event::ApprovalRequested { subject: Subject::Rollback(rollback), .. } => Some(*rollback),
-        Event::ApprovalAnswered { approval, .. } => approvals.get(approval).copied(),
+        Event::ApprovalAnswered { approval, .. } | Event::ApprovalStale { approval, .. } => {
+            approvals.get(approval).copied()
+        }
         _ => None,
     }
 }
@@ -119,6 +123,7 @@ impl Told {
             Event::RollbackRequested(request) => {
                 self.info.effects = request.members();
                 self.answer = None;
+                self.taken = false;
             }
             Event::RollbackStarted(_) => self.started = true,
             Event::RollbackFinished { report, .. } => {
@@ -133,6 +138,7 @@ impl Told {
             Event::ApprovalAnswered { approved, by, .. } => {
                 self.answer = Some((*approved, by.clone()));
             }
+            Event::ApprovalStale { successor, .. } => self.taken = successor.is_none(),
             _ => {}
         }
     }
@@ -152,6 +158,10 @@ impl Told {
         } else if state.requests.contains_key(&id) {
             self.info.state = RollbackState::AwaitingApproval;
             self.info.report.pending.clone_from(&self.info.effects);
+        } else if self.info.governed && !self.started && self.taken {
+            self.info.state = RollbackState::Closed;
+            self.info.report.discarded.clone_from(&self.info.effects);
+            self.info.report.downstream_confirmed = true;
         } else if self.info.governed && !self.started {
             // Nothing was undone, so nothing is owed.
             self.info.state = RollbackState::Closed;
