@@ -50,7 +50,8 @@ class ArtifactSpec(Plain):
     `reversibility` says how far its execution can be undone; a compensation that is `"irreversible"` runs only under
     an approval of its own. `agent` is who may run it; `None` is anyone.
 
-    >>> ArtifactSpec("PYTHON_SCRIPT", "fix.py", content=b"print(1)").name
+    >>> import effectstore
+    >>> effectstore.ArtifactSpec("PYTHON_SCRIPT", "fix.py", content=b"print(1)").name
     'fix.py'
     """
 
@@ -233,8 +234,8 @@ class Artifacts:
 
     >>> import effectstore
     >>> store = effectstore.open(None)
-    >>> fix = ArtifactSpec("script", "fix", content=b"add column")
-    >>> undo = ArtifactSpec("script", "undo-fix", content=b"drop column")
+    >>> fix = effectstore.ArtifactSpec("script", "fix", content=b"add column")
+    >>> undo = effectstore.ArtifactSpec("script", "undo-fix", content=b"drop column")
     >>> pair = store.artifacts.create(fix, undo, by="ana")
     >>> _ = store.artifacts.submit(pair, by="ana")
     >>> _ = store.artifacts.approve(pair, by="ben", reason="read both")

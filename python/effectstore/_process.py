@@ -21,7 +21,8 @@ class ApprovalRule(Plain):
     distinct keys (an effect that names none counts as one): a number, `"auto_keys"` for the policy's, `None` for any.
     A rollback of committed effects asks a person in any case.
 
-    >>> ApprovalRule("full", "automatic", at_most=3).to_dict()
+    >>> import effectstore
+    >>> effectstore.ApprovalRule("full", "automatic", at_most=3).to_dict()
     {'reach': 'full', 'approver': 'automatic', 'at_most': 3, 'reason': False}
     """
 
