@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from effectstore._base import Bound, Plain
+from effectstore._base import Bound, Plain, shown
 from effectstore._choices import ApprovalKind, ApprovalState, Severity
 from effectstore._payload import optional_text, text
 from effectstore._plan import read_plan
@@ -30,7 +30,7 @@ class Approval(Bound, Plain):
     """A request that a person answers once, for exactly this digest; a changed plan is another approval.
 
     `subject` is the id of a rollback or effect; for a call that is to start before its fence, of its branch, and
-    `tool` names the call.
+    `tool` and `branch` name the call. `about` says it in words.
     """
 
     _session: Session
@@ -38,6 +38,7 @@ class Approval(Bound, Plain):
     kind: ApprovalKind
     subject: int
     tool: str | None
+    branch: str | None
     digest: str
     reason_required: bool
     requested_by: str
@@ -54,6 +55,8 @@ class Approval(Bound, Plain):
             cast("ApprovalKind", info.kind),
             info.subject,
             info.tool,
+            # A repr looks nothing up, so the name is fetched here.
+            None if info.tool is None else session.handle.branch(info.subject).name,
             info.digest.hex(),
             info.reason_required,
             info.requested_by,
@@ -65,6 +68,13 @@ class Approval(Bound, Plain):
 
     def _identity(self) -> tuple[object, ...]:
         return self._session.store_id, self.id
+
+    @property
+    def about(self) -> str:
+        """What it is for, in words: a rollback, the run of an effect, or a call that is not registered yet."""
+        if self.tool is not None and self.branch is not None:
+            return f"call {shown(self.tool)} on branch {shown(self.branch)}"
+        return f"{self.kind} {self.subject}"
 
     @property
     def plan(self) -> Plan | None:
@@ -92,7 +102,7 @@ class Approval(Bound, Plain):
         return found
 
     def __repr__(self) -> str:
-        return f"<Approval {self.id} of {self.kind} {self.subject}: {self.state}>"
+        return f"<Approval {self.id} of {self.about}: {self.state}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -34,6 +34,14 @@ def test_a_rollback_that_waits_for_a_person_is_reported_by_a_plain_compensate(
     assert store.compensate(world.handlers()).clean
 
 
+def test_the_approval_of_a_call_that_is_not_registered_yet_names_the_call(store: Store) -> None:
+    """Its subject is the branch's id, which is no effect's."""
+    asked = store.branch("c").request_approval("mail", {"to": "all"}, by="clerk", reason="it is urgent")
+    assert repr(asked) == f"<Approval {asked.id} of call mail on branch c: pending>"
+    assert repr(store.approval(asked.id)) == repr(asked)
+    assert (asked.kind, asked.tool, asked.branch) == ("effect", "mail", "c")
+
+
 def test_an_effect_of_two_requests_is_reported_once(store: Store, world: World) -> None:
     effect = committed(store, world, "X", "A")
     first, second = ask(store, effect), ask(store, effect)

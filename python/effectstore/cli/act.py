@@ -69,12 +69,7 @@ def _show_answer(approval: effectstore.Approval, *, as_json: bool) -> int:
     if as_json:
         emit(approval.to_dict())
     else:
-        subject = "" if approval.subject is None else f" {approval.subject}"
-        say(
-            plain_text(
-                f"approval {approval.id} for {approval.kind}{subject}: {approval.state} by {approval.answered_by}"
-            )
-        )
+        say(plain_text(f"approval {approval.id} for {approval.about}: {approval.state} by {approval.answered_by}"))
     return CLEAN
 
 

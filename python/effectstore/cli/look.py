@@ -194,7 +194,7 @@ def run_approvals(arguments: argparse.Namespace) -> int:
     rows = [
         (
             approval.id,
-            f"{approval.kind} {approval.subject}" if approval.subject is not None else approval.kind,
+            approval.about,
             approval.state,
             "yes" if approval.reason_required else "no",
             approval.requested_by or "",
