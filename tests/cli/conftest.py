@@ -1,7 +1,12 @@
 """Fixtures of the command line's tests."""
 
+import contextlib
+import fcntl
+import os
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -26,6 +31,32 @@ def cli() -> Cli:
         ran = Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
         assert "Traceback" not in ran.out + ran.err, ran.err
         return ran
+
+    return run
+
+
+@pytest.fixture
+def terminal() -> Cli:
+    """Runs one command on a terminal of 80 columns; what it says on standard error comes with the rest."""
+
+    def run(*words: object, **changes: str) -> Ran:
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "effectstore.cli", *(str(word) for word in words)],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(**changes),
+        )
+        os.close(theirs)
+        told = b""
+        # A terminal whose other end is closed ends in an error, not in an empty read.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 65_536):
+                told += piece
+        os.close(ours)
+        return Ran(process.wait(timeout=60), told.decode().replace("\r\n", "\n"), "")
 
     return run
 

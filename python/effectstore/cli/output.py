@@ -1,4 +1,4 @@
-"""Output for people (tables that fit the width, no control characters) and for programs (JSON)."""
+"""Output for people (tables that fit a terminal's width, no control characters) and for programs (JSON)."""
 
 import json
 import shutil
@@ -13,7 +13,9 @@ LEAST_COLUMN = 8
 
 
 def width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+    """Columns of the terminal. Where there is none, what reads the output wants all of it, and nothing is cut."""
+    if not sys.stdout.isatty():
+        return sys.maxsize
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
