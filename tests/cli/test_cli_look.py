@@ -11,15 +11,17 @@ import pytest
 
 import effectstore
 from cli_tools import Cli, Waiting, environment
+from effectstore._choices import RECORD_KINDS
 
 WORDS = ["status", "log", "explain ship-v2", "graph", "rollbacks", "approvals", "verify", "alerts", "review", "metrics"]
+FORMAT = Path(__file__).parents[2] / "rust" / "core" / "FORMAT.md"
 LOOKS = [word.split() for word in WORDS]
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
-def test_looks_fit_80_columns_and_change_nothing(cli: Cli, demo_store: Path, words: list[str]) -> None:
+def test_looks_fit_a_terminal_and_change_nothing(terminal: Cli, demo_store: Path, words: list[str]) -> None:
     before = {file.name: file.read_bytes() for file in demo_store.iterdir() if file.name.startswith("data")}
-    ran = cli(*words, demo_store, LC_ALL="C")
+    ran = terminal(*words, demo_store, LC_ALL="C")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.strip()
     if words[0] != "explain":
@@ -145,6 +147,42 @@ def test_graph_filters_and_says_what_it_leaves_out(cli: Cli, demo_store: Path) -
     assert [node["tool"] for node in only["nodes"]] == ["write_changelog"]
     branch = cli("graph", demo_store, "--branch", "ship-v2", "--json").object
     assert {node["branch"] for node in branch["nodes"]} == {"ship-v2"}
+
+
+def test_nothing_is_cut_where_the_output_is_no_terminal(cli: Cli, terminal: Cli, tmp_path: Path) -> None:
+    reason = "the advice was out of date; " * 20
+    with effectstore.open(tmp_path / "store") as store:
+        branch = store.branch("work")
+        effect = branch.register("t", inverse=effectstore.Inverse("u"), writes="k").done(None)
+        branch.abort(reason=reason)
+        store.compensate({"u": _broken})
+    assert reason.strip() in cli("rollbacks", tmp_path / "store").out
+    assert reason.strip() in cli("explain", effect.id, tmp_path / "store").out
+    assert "…" not in cli("alerts", tmp_path / "store").out
+    assert "…" in terminal("rollbacks", tmp_path / "store").out
+
+
+def _broken(args: object, step: effectstore.Step) -> None:
+    raise effectstore.PermanentError("no")
+
+
+def test_log_refuses_what_is_no_kind_of_record(cli: Cli, demo_store: Path) -> None:
+    refused = cli("log", demo_store, "--kind", "foo")
+    assert (refused.code, refused.out) == (2, "")
+    assert "registered" in refused.err
+    assert cli("log", demo_store, "--kind", "unknown_200").code == 0
+    kinds = {record["kind"] for record in cli("log", demo_store, "--json").objects}
+    assert kinds <= set(RECORD_KINDS)
+
+
+def test_the_kinds_of_records_are_those_of_the_format() -> None:
+    events = FORMAT.read_text(encoding="utf-8").split("### 4.9 Events")[1].split("\n## ")[0]
+    named = re.findall(r"^\| \d+ \| (\w+) \|", events, re.MULTILINE)
+    assert {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in named} == set(RECORD_KINDS)
+
+
+def test_verify_says_nothing_of_what_there_is_not(cli: Cli, demo_store: Path) -> None:
+    assert "None" not in cli("verify", demo_store).out
 
 
 def test_odd_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_approve_compensate_and_review(cli: Cli, waiting: Waiting, module: Path)
     assert (cause.code, cause.object["state"]) == (0, "in_review")
     assert "remedy" in cli("review", waiting.path).out
     closed = cli("root-cause", waiting.rollback, "--waive", "one of a kind", EFFECTSTORE_PATH=str(waiting.path))
-    assert (closed.code, closed.out) == (0, f"rollback {waiting.rollback}: closed\n")
+    assert (closed.code, closed.out) == (0, f"rollback {waiting.rollback}: remedy waived; closed\n")
     assert "nothing is owed" in cli("review", waiting.path).out
     assert cli("root-cause", waiting.rollback, "data", waiting.path, "--note", "again").code == 1
 
@@ -80,6 +80,37 @@ def test_a_failed_step_is_retried_or_resolved_by_a_person(cli: Cli, waiting: Wai
     assert cli("compensate", waiting.path, "--handlers", "undo_tools:failing").code == 1
     done = cli("resolve", waiting.effect, waiting.path, "--by", "ana", "--reason", "voided in the ledger", "--json")
     assert (done.code, done.object["report"]["clean"]) == (0, True)
+
+
+def test_a_failure_says_what_a_person_can_do(cli: Cli, waiting: Waiting, module: Path) -> None:
+    """The cause of a blocked rollback changes no state, so the answer says that it was taken."""
+    cli("approve", waiting.approval, waiting.path)
+    failed = cli("compensate", waiting.path, "--handlers", "undo_tools:failing").out
+    assert f"effectstore retry {waiting.effect}" in failed
+    assert f"effectstore resolve {waiting.effect}" in failed
+    cause = cli("root-cause", waiting.rollback, "data", waiting.path, "--note", "old address", "--by", "ana")
+    assert (cause.code, "root cause data recorded" in cause.out) == (0, True)
+
+
+def test_a_wrong_kind_of_cause_is_named(cli: Cli, waiting: Waiting) -> None:
+    ran = cli("root-cause", waiting.rollback, "prompts", waiting.path, "--note", "x")
+    assert "'prompts' is no kind of cause" in ran.err
+    assert "prompt, data" in ran.err
+
+
+def test_effects_of_a_report_are_listed_by_number(cli: Cli, tmp_path: Path, module: Path) -> None:
+    path = tmp_path / "many"
+    with effectstore.open(path) as store:
+        branch = store.branch("A")
+        made = [
+            branch.register("t", {}, inverse=effectstore.Inverse("void_invoice", {"number": 1})).done(None)
+            for _ in range(10)
+        ]
+        branch.abort(reason="wrong")
+    assert made[-1].id > 9 > made[0].id
+    told = cli("compensate", path, "--handlers", "undo_tools").out
+    shown = [int(line.split()[0]) for line in told.splitlines() if line[:1].isdigit()]
+    assert shown == [effect.id for effect in made]
 
 
 def test_a_manual_step_is_confirmed_by_resolve(cli: Cli, tmp_path: Path, module: Path) -> None:
@@ -135,7 +166,8 @@ def test_metrics_in_each_form(cli: Cli, waiting: Waiting) -> None:
         ["root-cause", "1", "data", "STORE"],
         ["root-cause", "1", "weather", "STORE", "--note", "rain"],
         ["root-cause", "1", "STORE", "--note", "no kind"],
-        ["ack", "1", "STORE"],
+        ["root-cause", "1", "prompts", "STORE"],
+        ["root-cause", "1", "prompts"],
         ["ack", "seven", "STORE"],
         ["resolve", "1", "STORE"],
         ["retry", "1", "STORE"],
@@ -157,7 +189,7 @@ def test_what_is_not_there_is_refused_and_a_missing_store_is_named(
     category = ["data"] if verb == "root-cause" else []
     words += ["--note", "x"] if verb == "root-cause" else []
     ran = cli(verb, 999_999_999, *category, waiting.path, *words)
-    assert ran.code in {1, 2}
+    assert ran.code == 1
     assert "999999999" in ran.err
     missing = cli(verb, 1, *category, tmp_path / "nowhere", *words)
     assert missing.code == 4

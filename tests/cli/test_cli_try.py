@@ -11,9 +11,9 @@ from cli_tools import OWN_TRACE, Cli
 SMALL_TRACE = OWN_TRACE.parents[3] / "shared" / "traces" / "bfcl-small.jsonl"
 
 
-def test_demo_tells_both_stories_and_leaves_its_store(cli: Cli, tmp_path: Path) -> None:
+def test_demo_tells_both_stories_and_leaves_its_store(cli: Cli, terminal: Cli, tmp_path: Path) -> None:
     path = tmp_path / "demo store"
-    ran = cli("demo", "--store", path)
+    ran = terminal("demo", "--store", path)
     assert (ran.code, ran.err) == (0, "")
     storm, fence = ran.out.split("2. With the fence")
     assert re.search(r"pool size +10\n +release +v2, built for a pool of 50", storm)
@@ -67,15 +67,23 @@ def test_run_waits_for_an_undecided_overwriter(cli: Cli, tmp_path: Path) -> None
     assert len(ran.object["waiting"]) == 1
 
 
-def test_run_plays_all_runs_and_again_in_the_same_store(cli: Cli, tmp_path: Path) -> None:
+def test_run_plays_all_runs_and_again_in_the_same_store(cli: Cli, terminal: Cli, tmp_path: Path) -> None:
     for _ in range(2):
         told = cli("run", OWN_TRACE, "--abort", "t1", "--store", tmp_path / "store", "--json")
         assert told.code == 0
         assert [result["run"] for result in told.objects] == ["kitchen", "garden"]
         assert all(result["proved"] and result["clean"] for result in told.objects)
-    people = cli("run", OWN_TRACE, "--abort", "t1", "--store", tmp_path / "other")
+    people = terminal("run", OWN_TRACE, "--abort", "t1", "--store", tmp_path / "other")
     assert "2 runs, 9 effects; 2 worlds proved, 0 runs with a conflict" in people.out
     assert max(len(line) for line in people.out.splitlines() if not line.startswith("store")) <= 80
+
+
+def test_the_fields_of_a_trace_are_told_by_help_and_readme(cli: Cli) -> None:
+    fields = json.loads(OWN_TRACE.read_text(encoding="utf-8").splitlines()[0])
+    told = cli("run", "--help").out
+    readme = (OWN_TRACE.parents[2] / "README.md").read_text(encoding="utf-8")
+    assert [field for field in fields if field not in told] == []
+    assert [field for field in fields if f"`{field}`" not in readme] == []
 
 
 def test_run_commits_named_branches_with_what_they_rest_on(cli: Cli, tmp_path: Path) -> None:

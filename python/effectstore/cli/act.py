@@ -81,7 +81,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         emit({"store": store_path(arguments), "sound": True, **details})
         return CLEAN
-    say(pairs([("store", store_path(arguments)), ("sound", "yes"), *details.items()]))
+    known = [(name, value) for name, value in details.items() if value is not None]
+    say(pairs([("store", store_path(arguments)), ("sound", "yes"), *known]))
     return CLEAN
 
 

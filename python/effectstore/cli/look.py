@@ -1,17 +1,23 @@
 """Commands that only look: status, log, explain, graph, rollbacks, approvals. They never write to the store."""
 
 import argparse
+import re
 import sys
 from collections import Counter
 from typing import Any
 
 import effectstore
+from effectstore._choices import RECORD_KINDS
 from effectstore.cli import graphs
-from effectstore.cli.common import CLEAN, Commands, add_store, natural, open_store, positive, store_path
+from effectstore.cli.common import CLEAN, Commands, UsageError, add_store, natural, open_store, positive, store_path
 from effectstore.cli.output import emit, jsonable, moment, note, pairs, plain_text, say, table
 
 FOLLOW_SECONDS = 1.0
 """How long `log --follow` waits for the next record before it looks whether it was interrupted."""
+
+
+_LATER = re.compile(r"unknown_[0-9]+")
+"""The kind of a record that a later version wrote."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -94,6 +100,8 @@ def run_log(arguments: argparse.Namespace) -> int:
     """Print records one a line, as they come."""
     left = arguments.limit
     last = arguments.since
+    if arguments.kind is not None and arguments.kind not in RECORD_KINDS and not _LATER.fullmatch(arguments.kind):
+        raise UsageError(f"{arguments.kind!r} is no kind of record; kinds: {', '.join(RECORD_KINDS)}")
     with open_store(arguments, read_only=True) as store:
         while True:
             for record in store.log(since=last, timeout=FOLLOW_SECONDS if arguments.follow else 0):

@@ -4,6 +4,8 @@ import argparse
 import importlib
 import sys
 from collections.abc import Mapping
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import effectstore
@@ -219,7 +221,7 @@ def run_ack(arguments: argparse.Namespace) -> int:
     with open_store(arguments, read_only=False) as store:
         found = next(iter(store.alerts(since=max(0, arguments.id - 1), limit=1)), None)
         if found is None or found.id != arguments.id:
-            raise UsageError(f"there is no alert {arguments.id}")
+            raise effectstore.NotFoundError(f"there is no alert {arguments.id}", ref=arguments.id)
         seen = found.ack(by=person(arguments))
     if arguments.json:
         emit(seen.to_dict())
@@ -232,9 +234,13 @@ def run_root_cause(arguments: argparse.Namespace) -> int:
     """Record a cause, a remedy, or that none is needed."""
     words = list(arguments.words)
     arguments.category = words.pop(0) if words and words[0] in _CAUSES else None
+    kinds = f"a kind of cause is one of {', '.join(_CAUSES)}"
+    unkind = arguments.category is None and words and not Path(words[0]).exists()
+    if unkind and (len(words) > 1 or arguments.waive is None):
+        raise UsageError(f"{words[0]!r} is no kind of cause; {kinds}")
     arguments.store = words.pop(0) if words else None
     if words:
-        raise UsageError(f"{words[0]!r} is too much; a kind of cause is one of {', '.join(_CAUSES)}")
+        raise UsageError(f"{words[0]!r} is too much; {kinds}")
     if arguments.category is None and arguments.waive is None:
         raise UsageError("say what kind of cause it was, or why the remedy is waived (--waive)")
     if arguments.category is not None and not arguments.note:
@@ -252,8 +258,16 @@ def run_root_cause(arguments: argparse.Namespace) -> int:
     if arguments.json:
         emit(rollback.to_dict())
     else:
-        say(plain_text(f"rollback {rollback.id}: {rollback.state.replace('_', ' ')}"))
+        say(plain_text(f"rollback {rollback.id}: {_taken(arguments)}{rollback.state.replace('_', ' ')}"))
     return CLEAN
+
+
+def _taken(arguments: argparse.Namespace) -> str:
+    """What was written down: a rollback's state need not change with it."""
+    cause = [] if arguments.category is None else [f"root cause {arguments.category} recorded"]
+    remedy = [] if arguments.remedy is None else ["remedy recorded"]
+    waived = [] if arguments.waive is None else ["remedy waived"]
+    return "".join(f"{done}; " for done in (*cause, *remedy, *waived))
 
 
 def _rollback_of(store: effectstore.Store, arguments: argparse.Namespace) -> effectstore.Rollback:
@@ -345,13 +359,28 @@ def run_compensate(arguments: argparse.Namespace) -> int:
 
 
 def _say_report(report: effectstore.CompensationReport) -> None:
-    rows: list[tuple[object, ...]] = [(effect, "completed", "") for effect in report.completed]
+    rows: list[tuple[int, str, str]] = [(effect, "completed", "") for effect in report.completed]
     rows += [(effect, "unsettled", "its call may yet land") for effect in report.unsettled]
     rows += [(item.effect, f"failed: {item.kind}", item.message) for item in report.failed]
     rows += [(item.effect, "blocked", f"by {', '.join(map(str, item.by))}") for item in report.blocked]
     rows += [(effect, "pending", "") for effect in report.pending]
     rows += [(effect, "discarded", "it never ran") for effect in report.discarded]
-    say(table(("EFFECT", "STEP", "WHY"), sorted(rows, key=lambda row: str(row[0]))) if rows else "nothing was due")
+    rows.sort(key=itemgetter(0))
+    say(table(("EFFECT", "STEP", "WHY"), rows) if rows else "nothing was due")
     for approval in report.approvals:
         say(plain_text(f"waits for approval {approval}: effectstore approve {approval} --reason ..."))
+    for item in report.failed:
+        say(plain_text(f"effect {item.effect} is left to a person: {_way_on(item)}"))
     say("clean" if report.clean else "not clean")
+
+
+def _way_on(failure: effectstore.Failure) -> str:
+    """What a person can do about a failed step."""
+    by_hand = f"effectstore resolve {failure.effect} --reason ... once you have undone it by hand"
+    if failure.kind == "no_handler":
+        return f"compensate again with a handler for {failure.tool}, or {by_hand}"
+    if failure.kind == "denied":
+        return f"ask for another approval, or {by_hand}"
+    if failure.kind in {"conflict", "expired", "not_compensable"}:
+        return by_hand
+    return f"effectstore retry {failure.effect} --reason ... to run it again, or {by_hand}"

@@ -27,6 +27,18 @@ PLAYER = "effectstore run"
 
 NARRATION_INDENT = len("registered ")
 
+_FIELDS = """\
+fields of a call (a JSON object on a line of its own):
+  run, branch, agent, tool  texts; calls of one run are played together, a branch belongs to one agent
+  seq                       whole number that rises within a run: the order of the calls
+  args                      object, the arguments (default {})
+  reads, writes             lists of keys (default [])
+  result                    what the call gave back (default null)
+  inverse                   {"tool": NAME, "args": {"set": {KEY: VALUE}, "unset": [KEY]}}: what puts the keys back
+  redo                      {"set": {KEY: VALUE}, "unset": [KEY]}: what the call left; its keys are those of writes
+  class                     full (default), partial or irreversible
+"""
+
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of this module."""
@@ -35,6 +47,8 @@ def add_commands(commands: Commands) -> None:
         help="play a recorded multi-branch tool trace and show the decisions",
         description="Plays every run of TRACE (or one), decides by the plan, compensates, and proves that the world is"
         " what the surviving calls alone would have made.",
+        epilog=_FIELDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("trace", metavar="TRACE", help="a JSONL file, one tool call a line")
     run.add_argument("--run", default=None, metavar="ID", help="only this run of the file")
