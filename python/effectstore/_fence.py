@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from effectstore._base import Bound, NoTruth, Plain
+from effectstore._base import Bound, NoTruth, Plain, shown
 from effectstore._choices import FenceStatus
 from effectstore._rollback import Rollback
 from effectstore._session import Session
@@ -12,6 +12,11 @@ from effectstore._values import Blocker
 
 if TYPE_CHECKING:
     from effectstore import _effectstore as core
+
+
+_LACKS = {"no_vote": "has no vote", "unknown": "has not reported"}
+_MOST = 8
+"""How many blockers a story names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -54,8 +59,19 @@ class Fence(Bound, NoTruth, Plain):
         """The fields in terms of JSON."""
         return _without_session(Plain.to_dict(self, payloads=payloads))
 
+    def _about(self) -> str:
+        """How it stands, and what is in its way."""
+        ways = [
+            f"effect {known.effect} on branch {shown(known.branch)}, of {shown(known.agent)}, {_LACKS[known.reason]}"
+            for known in self.blockers[:_MOST]
+        ]
+        more = len(self.blockers) - len(ways)
+        named = "; ".join([*ways, f"{more} more"] if more > 0 else ways)
+        return f"fence {self.id}: {self.status}{' for ' if named else ''}{named}"
+
     def __repr__(self) -> str:
-        waits = f" for {len(self.blockers)}" if self.blockers else ""
+        count = len(self.blockers)
+        waits = f" for {count} blocker{'' if count == 1 else 's'}" if count else ""
         return f"<Fence {self.id}: {self.status}{waits}, {len(self.committed)} committed>"
 
 

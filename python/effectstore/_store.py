@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -543,20 +544,30 @@ class Store(Frozen, Bound):
 
     def explain(self, ref: Ref) -> Story:
         """The records of one story in order: of an effect, a branch, a fence, a rollback, an approval."""
-        is_branch, found = self._session.target(ref)
+        found = self._session.target(ref)[1]
         records = tuple(LogRecord.of(entry) for entry in self._session.handle.explain(found))
-        return Story(found, records, self._about(found, is_branch=is_branch))
+        return Story(found, records, self._about(found, records[0].kind))
 
-    def _about(self, found: int, *, is_branch: bool) -> str:
-        """What a story is about, in words."""
-        if is_branch:
-            return f"branch {shown(self._session.handle.branch(found).name)}"
-        try:
-            info = self._session.handle.effect(found)
-        except NotFoundError:
-            return ""
-        place = f"{shown(info.tool)} on {shown(info.branch_name)}, of {shown(info.agent)}"
-        return f"effect {found}, {place}: {info.state}, {info.outcome}"
+    def _about(self, found: int, kind: str) -> str:
+        """What the story that begins with such a record is about, and how that stands now."""
+        told = ""
+        if kind == "branch_created":
+            info = self._session.handle.branch(found)
+            told = f"branch {shown(info.name)}, of {shown(info.agent)}: {info.state}"
+        elif kind == "registered":
+            effect = self._session.handle.effect(found)
+            place = f"{shown(effect.tool)} on {shown(effect.branch_name)}, of {shown(effect.agent)}"
+            told = f"effect {found}, {place}: {effect.state}, {effect.outcome}"
+        elif kind == "approval_requested":
+            approval = self.approval(found)
+            told = f"approval {found} for {approval.about}: {approval.state}"
+        elif kind in {"doomed", "rollback_requested", "intended", "fenced"}:
+            # A doom of what never ran makes no rollback, and the end of a commit that waited is no fence of its own.
+            with suppress(NotFoundError):
+                fenced = kind in {"intended", "fenced"}
+                state = "" if fenced else self.rollback(found).state.replace("_", " ")
+                told = self.fence(found)._about() if fenced else f"rollback {found}: {state}"
+        return told
 
     def verify(self, from_head: Verification | tuple[int, bytes | str] | None = None) -> Verification:
         """Check chain, indexes and invariants. With a head that was kept elsewhere it also finds a cut tail.

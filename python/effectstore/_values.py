@@ -443,7 +443,10 @@ class Verification(Plain):
 
 @dataclass(frozen=True, slots=True)
 class LogRecord(Plain):
-    """A record of the log. `ref` is the effect, branch or rollback that it is about; `hash` is its chain hash."""
+    """A record of the log. `ref` is the effect, branch or rollback that it is about; `hash` is its chain hash.
+
+    `text` is what it says as a sentence; only the records of a story have one.
+    """
 
     seq: int
     time: datetime
@@ -451,6 +454,7 @@ class LogRecord(Plain):
     ref: int | None
     body_cbor: bytes = field(repr=False)
     hash: str = field(repr=False)
+    text: str | None = None
 
     @property
     def body(self) -> Any:
@@ -463,13 +467,20 @@ class LogRecord(Plain):
         """The fields in terms of JSON. A header holds no payloads, so both forms are the same."""
         found = super(LogRecord, self).to_dict(payloads=payloads)
         del found["body_cbor"]
+        if self.text is None:
+            del found["text"]
         return found
 
     @classmethod
     def of(cls, entry: "core.LogEntry") -> Self:
         """The record as a value."""
         when = moment(entry.time_ms)
-        return cls(entry.seq, when, entry.kind, entry.reference or None, entry.body, entry.hash.hex())
+        ref, digest = entry.reference or None, entry.hash.hex()
+        return cls(entry.seq, when, entry.kind, ref, entry.body, digest, entry.text)
+
+
+_TIMERS = frozenset({"confirm_by"})
+"""Records that set a moment and say nothing that a person did or must know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +492,9 @@ class Story(Plain):
     about: str = ""
 
     def __str__(self) -> str:
-        from effectstore._story import tell  # noqa: PLC0415  # The tale needs the decoder, and that the errors.
-
-        return tell(self)
+        lines = [f"The story of {self.about or self.ref}"]
+        for record in self.records:
+            if record.kind not in _TIMERS:
+                when = record.time.strftime("%Y-%m-%d %H:%M:%S")
+                lines.append(f"  {record.seq:>8}  {when}  {record.text or record.kind.replace('_', ' ')}")
+        return "\n".join(lines)

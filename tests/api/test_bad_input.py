@@ -372,5 +372,5 @@ def test_a_call_of_the_right_shape_still_works(a: Branch) -> None:
 def test_a_story_shows_effects_and_no_bytes(store: Store, world: World) -> None:
     effect = aborted(store, world)
     told = str(store.explain(effect))
-    assert f"effects {effect}" in told
+    assert f"effect {effect}" in told
     assert "\\x" not in told

@@ -183,5 +183,5 @@ def story(told: str, scene: Scene) -> str:
     """The tale without moments and numbers of records: alerts, claims and the ends of leases may come in between."""
     names = {str(effect): name for name, effect in scene.effects.items()}
     told = re.sub(r"(?m)^ +\d+  [-\d]+ [:\d]+  ", "- ", told)
-    told = re.sub(r"(?m)(alert acknowledged) of \d+", r"\1", told)
+    told = re.sub(r"\balert \d+", "alert", told)
     return re.sub(r"\b\d+\b", lambda found: names.get(found[0], found[0]), told)

@@ -15,6 +15,7 @@ pub(crate) struct LogEntry {
     time_ms: u64,
     kind: String,
     reference: u64,
+    text: Option<String>,
     body: Vec<u8>,
     hash: [u8; 32],
 }
@@ -26,6 +27,7 @@ impl From<store::LogEntry> for LogEntry {
             time_ms: entry.time_ms,
             kind: entry.kind,
             reference: entry.reference,
+            text: entry.text,
             body: entry.body,
             hash: entry.hash,
         }

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::EffectStore;
 use super::look::not_found;
+use super::sentence::Teller;
 use super::tale::Tale;
 use crate::codec::{Frame, Newer, Record};
 use crate::error::Error;
@@ -21,6 +22,8 @@ pub struct LogEntry {
     pub kind: String,
     /// The effect, branch, fence, rollback, approval or alert that it is about.
     pub reference: u64,
+    /// What it says, as a sentence without payloads; only records of a story are told.
+    pub text: Option<String>,
     /// Its header, CBOR.
     pub body: Vec<u8>,
     /// Its chain hash.
@@ -56,8 +59,9 @@ impl EffectStore {
         self.wait_until(wait_ms, read, |answer| !matches!(answer, Ok(list) if list.is_empty()))
     }
 
-    /// The records of one effect's, branch's, rollback's, fence's or approval's story, in order; a
-    /// rollback's tells what became of each of its members.
+    /// The records of one effect's, branch's, rollback's, fence's or approval's story, in order, each
+    /// told in a sentence. A rollback's story tells what became of each of its steps, a branch's what
+    /// became of its effects.
     ///
     /// # Errors
     /// [`Refusal::NotFound`].
@@ -66,18 +70,23 @@ impl EffectStore {
             return Err(not_found("record", reference));
         }
         let view = self.engine().view()?;
+        let teller = Teller::new(view.as_ref());
         let (mut tale, mut entries) = (Tale::of(reference), Vec::new());
         let mut failed = None;
         view.scan(reference, &mut |seq, bytes| {
-            let told = match Record::decode_header(bytes) {
-                Ok(header) => tale.hears(seq, &header.event),
-                // Nobody here can say whom a later version's record concerns; `entry` says what it is.
-                Err(_) => true,
+            let text = match Record::decode_header(bytes) {
+                Ok(header) if tale.hears(seq, &header.event) => {
+                    Some(teller.tell(seq, header.time_ms, &header.event))
+                }
+                Ok(_) => return ControlFlow::Continue(()),
+                // Nobody here can say whom a later version's record concerns.
+                Err(_) => Some("a later version wrote what this one cannot read".to_owned()),
             };
-            let told =
-                if told { entry(seq, bytes).map(|entry| entries.push(entry)) } else { Ok(()) };
-            match told {
-                Ok(()) => ControlFlow::Continue(()),
+            match entry(seq, bytes) {
+                Ok(told) => {
+                    entries.push(LogEntry { text, ..told });
+                    ControlFlow::Continue(())
+                }
                 Err(error) => {
                     failed = Some(error);
                     ControlFlow::Break(())
@@ -101,5 +110,5 @@ fn entry(seq: u64, bytes: &[u8]) -> Result<LogEntry, StorageError> {
             (newer.time_ms, format!("unknown_{}", newer.event), seq)
         }
     };
-    Ok(LogEntry { seq, time_ms, kind, reference, body: header_bytes, hash })
+    Ok(LogEntry { seq, time_ms, kind, reference, text: None, body: header_bytes, hash })
 }

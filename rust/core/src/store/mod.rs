@@ -18,6 +18,8 @@ mod queue;
 mod resting;
 mod review;
 mod rollbacks;
+mod sentence;
+mod sentence_undo;
 mod steps;
 mod story;
 mod tale;

@@ -1,7 +1,8 @@
 //! Which records belong to the story of an effect, branch, rollback, fence or approval.
 //!
 //! A record names one thing, mostly. So a story also follows what it has met: the answers to its
-//! approvals, who took note of its alerts, and, of a rollback, what became of each of its members.
+//! approvals, who took note of its alerts, what became of its commits, of a rollback the steps of each
+//! of its members, and of a branch the outcomes and decisions of its effects.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +12,10 @@ use crate::model::{EffectId, Event, MemberSet, Started};
 /// The story that is being gathered, from its first record on.
 pub(super) struct Tale {
     about: u64,
-    /// Approvals and alerts of the story.
+    /// Approvals, alerts and waiting commits of the story.
     met: BTreeSet<u64>,
+    /// What a branch registered.
+    registered: BTreeSet<EffectId>,
     /// What a rollback undoes.
     undone: Vec<MemberSet>,
     /// Committed members that a governed rollback undoes.
@@ -22,7 +25,13 @@ pub(super) struct Tale {
 impl Tale {
     /// The story of what a record began.
     pub(super) fn of(about: u64) -> Self {
-        Tale { about, met: BTreeSet::new(), undone: Vec::new(), started: Vec::new() }
+        Tale {
+            about,
+            met: BTreeSet::new(),
+            registered: BTreeSet::new(),
+            undone: Vec::new(),
+            started: Vec::new(),
+        }
     }
 
     /// Whether the next record belongs to it.
@@ -38,7 +47,16 @@ impl Tale {
         match event {
             Event::ApprovalAnswered { .. }
             | Event::ApprovalStale { .. }
-            | Event::AlertAcknowledged { .. } => self.met.contains(&reference(0, event)),
+            | Event::AlertAcknowledged { .. }
+            | Event::IntentEnded { .. } => self.met.contains(&reference(0, event)),
+            Event::Fenced { intent, members, .. } => {
+                intent.is_some_and(|intent| self.met.contains(&intent.0)) || self.registers(members)
+            }
+            Event::Intended { targets: members, .. } | Event::Voted { members, .. } => {
+                self.registers(members)
+            }
+            Event::Doomed(doom) => self.registers(&doom.members),
+            Event::Alerted { reference, .. } => self.undoes(EffectId(*reference)),
             Event::StepClaimed { effect, .. }
             | Event::StepCompleted { effect, .. }
             | Event::StepFailed { effect, .. }
@@ -46,13 +64,23 @@ impl Tale {
             | Event::StepDiscarded { effect }
             | Event::StepRetried { effect, .. }
             | Event::StepResolved { effect, .. }
-            | Event::StepDue { effect, .. }
-            | Event::Done { effect, .. }
+            | Event::StepDue { effect, .. } => self.undoes(*effect),
+            Event::Done { effect, .. }
             | Event::NotRun { effect, .. }
             | Event::Closed { effect, .. }
-            | Event::Evidence { effect, .. } => self.undoes(*effect),
+            | Event::Evidence { effect, .. } => {
+                self.undoes(*effect) || self.registered.contains(effect)
+            }
+            Event::ObservedLate { effect, .. }
+            | Event::Exposed { effect, .. }
+            | Event::Delivered { effect, .. } => self.registered.contains(effect),
             _ => false,
         }
+    }
+
+    /// Whether one of the branch's effects is among these.
+    fn registers(&self, members: &MemberSet) -> bool {
+        self.registered.iter().any(|effect| members.contains(*effect))
     }
 
     fn undoes(&self, effect: EffectId) -> bool {
@@ -62,8 +90,11 @@ impl Tale {
 
     fn learn(&mut self, seq: u64, event: &Event) {
         match event {
-            Event::ApprovalRequested { .. } | Event::Alerted { .. } => {
+            Event::ApprovalRequested { .. } | Event::Alerted { .. } | Event::Intended { .. } => {
                 self.met.insert(seq);
+            }
+            Event::Registered(registered) if registered.branch.0 == self.about => {
+                self.registered.insert(EffectId(seq));
             }
             Event::Doomed(doom)
                 if doom.rollback && doom.within.map_or(seq, |within| within.0) == self.about =>
