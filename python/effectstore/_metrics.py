@@ -47,7 +47,9 @@ class StormMetrics(Plain):
 class RollbackMetrics(Plain):
     """The process of rolling back. `time_to_rollback` is in seconds, `within_an_hour` the share that met the target.
 
-    `open` and `awaiting_approval` count what is so now; the others are about the window.
+    `within_an_hour` is `None` where none is finished. Of several root causes of one rollback the newest counts, and a
+    step for which there was no handler counts no attempt. `open` and `awaiting_approval` count what is so now; the
+    others are about the window.
     """
 
     count: int
@@ -57,7 +59,7 @@ class RollbackMetrics(Plain):
     awaiting_approval: int
     in_review: int
     time_to_rollback: Spread
-    within_an_hour: float
+    within_an_hour: float | None
     attempts: int
     failed_attempts: int
     root_causes: dict[str, int]
@@ -143,5 +145,5 @@ def _samples(prefix: str, group: Plain) -> Iterator[tuple[str, str, float]]:
         elif isinstance(value, dict):
             for category, count in value.items():
                 yield name, f'{{category="{category}"}}', count
-        else:
+        elif value is not None:
             yield name, "", value

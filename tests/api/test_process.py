@@ -284,6 +284,37 @@ def test_metrics_of_the_rollback_process(timed: Store, world: World, clock: Fake
     assert "effectstore_rollbacks_time_to_rollback_seconds_max 60" in measured.prometheus()
 
 
+def test_a_missing_handler_is_no_attempt_whoever_tells_it(store: Store, world: World) -> None:
+    """Failure, audit record and metrics agree; the worker that acts for every agent is called that."""
+    branch = store.branch("A", agent="a")
+    effect = world.put(branch, "X", 1)
+    rollback = branch.abort(reason="wrong").rollback
+    assert rollback is not None
+    (failure,) = store.compensate({}).failed
+    (step,) = rollback.audit()["rollback_steps"]
+    measured = store.metrics().rollbacks
+    assert (failure.kind, failure.attempts, step["attempts"]) == ("no_handler", 0, 0)
+    assert (measured.attempts, measured.failed_attempts, measured.within_an_hour) == (0, 0, None)
+    assert "within_an_hour" not in store.metrics().prometheus()
+    store.compensate(world.handlers())
+    (step,) = rollback.audit()["rollback_steps"]
+    assert (step["id"], step["attempts"], step["by"]) == (effect.id, 1, "any agent's worker, for a")
+    measured = store.metrics().rollbacks
+    assert (measured.attempts, measured.failed_attempts, measured.within_an_hour) == (1, 0, 1)
+
+
+def test_the_newest_root_cause_of_a_rollback_counts_and_no_other(store: Store, world: World) -> None:
+    branch = store.branch("A", agent="a")
+    world.put(branch, "X", 1)
+    rollback = branch.abort(reason="wrong").rollback
+    assert rollback is not None
+    store.compensate(world.handlers())
+    rollback.record_root_cause("prompt", note="ambiguous", by="ana")
+    rollback.record_root_cause("data", note="old address", by="ana")
+    causes = store.metrics().rollbacks.root_causes
+    assert {kind: count for kind, count in causes.items() if count} == {"data": 1}
+
+
 def test_metrics_look_back_thirty_days_and_no_further(timed: Store, world: World, clock: FakeClock) -> None:
     world.put(timed.branch("A"), "X", 1)
     clock.advance(31 * 86_400)

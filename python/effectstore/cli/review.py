@@ -213,6 +213,8 @@ def run_metrics(arguments: argparse.Namespace) -> int:
 def _measure(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_measure(item)}" for name, item in value.items())
+    if value is None:
+        return "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

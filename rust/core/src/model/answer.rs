@@ -291,9 +291,10 @@ pub struct AuditStep {
     pub action: String,
     /// `done`, `resolved`, `unsettled`, `failed`, `blocked`, `pending` or `discarded`.
     pub status: &'static str,
-    /// Attempts begun, over all generations.
+    /// Attempts begun, over all generations; none where no handler was found.
     pub attempts: u32,
-    /// Who ended it: the agent of the last attempt, or the person that resolved it.
+    /// Who ended it: the agent of the last attempt, or the person that resolved it. A worker that acts
+    /// for every agent is called that, with the agent for whom it acted.
     pub by: Option<String>,
 }
 

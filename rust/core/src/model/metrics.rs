@@ -85,13 +85,13 @@ pub struct Rollbacks {
     pub in_review: u64,
     /// Milliseconds from the decision to the end.
     pub time_to_rollback_ms: Spread,
-    /// Share of the finished ones that took at most an hour; 1 where none is finished.
-    pub within_an_hour: f64,
-    /// Attempts of inverses, and how many of them failed.
+    /// Share of the finished ones that took at most an hour; `None` where none is finished.
+    pub within_an_hour: Option<f64>,
+    /// Attempts of inverses. Where no handler was found nothing was attempted.
     pub attempts: u64,
     /// Failed attempts.
     pub failed_attempts: u64,
-    /// Root causes by kind.
+    /// Root causes by kind, the newest of each rollback.
     pub root_causes: Vec<(CauseKind, u64)>,
     /// Rollbacks whose root cause an earlier one had.
     pub repeated_causes: u64,

@@ -8,7 +8,8 @@ use crate::codec::{Header, Record};
 use crate::error::Error;
 use crate::log::corrupted;
 use crate::model::{
-    CauseKind, EffectId, Event, Metrics, RollbackId, RootCause, Spread, StorageMeasures,
+    CauseKind, EffectId, Event, FailureKind, Metrics, RollbackId, RootCause, Spread,
+    StorageMeasures,
 };
 use crate::storage::ReadView;
 
@@ -34,8 +35,11 @@ struct Count {
     lags: Vec<f64>,
     rollbacks: BTreeMap<RollbackId, u64>,
     finished: BTreeMap<RollbackId, f64>,
-    causes: Vec<RootCause>,
-    remedied: BTreeSet<RollbackId>,
+    /// The newest cause of each rollback, with its record: it counts.
+    causes: BTreeMap<RollbackId, (u64, RootCause)>,
+    waived: BTreeSet<RollbackId>,
+    /// Effects whose attempt goes on.
+    claimed: BTreeSet<EffectId>,
 }
 
 #[allow(clippy::cast_precision_loss)] // Milliseconds and counts are far below 2^53.
@@ -80,15 +84,30 @@ impl Count {
                     self.lose(id);
                 }
             }
-            _ => self.hear_undo(header),
+            _ => self.hear_undo(seq, header),
         }
     }
 
-    fn hear_undo(&mut self, header: &Header) {
+    fn hear_undo(&mut self, seq: u64, header: &Header) {
         let rollbacks = &mut self.metrics.rollbacks;
         match &header.event {
-            Event::StepClaimed { .. } => rollbacks.attempts += 1,
-            Event::StepFailed { .. } => rollbacks.failed_attempts += 1,
+            Event::StepClaimed { effect, .. } => {
+                rollbacks.attempts += 1;
+                self.claimed.insert(*effect);
+            }
+            // A step that nobody was at, such as a denied one, fails without an attempt. Where there
+            // is no handler nothing was attempted, either.
+            Event::StepFailed { effect, kind, .. } => {
+                let tried = self.claimed.remove(effect);
+                let ran = *kind != FailureKind::NoHandler;
+                rollbacks.attempts -= u64::from(tried && !ran);
+                rollbacks.failed_attempts += u64::from(tried && ran);
+            }
+            Event::StepCompleted { effect, .. }
+            | Event::StepReleased { effect, .. }
+            | Event::StepDiscarded { effect } => {
+                self.claimed.remove(effect);
+            }
             Event::RollbackFinished { rollback, .. } => {
                 if let Some(at) = self.rollbacks.get(rollback) {
                     let took = header.time_ms.saturating_sub(*at) as f64;
@@ -96,15 +115,10 @@ impl Count {
                 }
             }
             Event::RootCauseRecorded(cause) => {
-                rollbacks.repeated_causes +=
-                    u64::from(self.causes.iter().any(|known| known.repeats(cause)));
-                if cause.remedy.is_some() {
-                    self.remedied.insert(cause.rollback);
-                }
-                self.causes.push(cause.as_ref().clone());
+                self.causes.insert(cause.rollback, (seq, cause.as_ref().clone()));
             }
             Event::RemedyWaived { rollback, .. } => {
-                self.remedied.insert(*rollback);
+                self.waived.insert(*rollback);
             }
             _ => {}
         }
@@ -131,17 +145,25 @@ impl Count {
         let months = until_ms.saturating_sub(since_ms).max(1) as f64 / WINDOW_MS as f64;
         // A store that is younger than the window has had no month yet, so its count is the month's.
         rollbacks.per_month = rollbacks.count as f64 / if cut { months } else { 1.0 };
-        let caused: BTreeSet<RollbackId> = self.causes.iter().map(|cause| cause.rollback).collect();
-        let closed = |id: &&RollbackId| caused.contains(id) && self.remedied.contains(id);
+        let closed = |id: &&RollbackId| {
+            let remedied = |(_, cause): &(u64, RootCause)| cause.remedy.is_some();
+            self.causes.get(id).is_some_and(|cause| remedied(cause) || self.waived.contains(id))
+        };
         let finished = self.finished.len() as u64;
         rollbacks.in_review = finished - self.finished.keys().filter(closed).count() as u64;
         let quick = self.finished.values().filter(|took| **took <= HOUR_MS).count() as u64;
-        rollbacks.within_an_hour = share(quick, finished, 1.0);
+        rollbacks.within_an_hour = (finished > 0).then(|| share(quick, finished, 1.0));
         rollbacks.time_to_rollback_ms = Spread::of(self.finished.into_values().collect());
+        let mut causes: Vec<(u64, RootCause)> = self.causes.into_values().collect();
+        causes.sort_unstable_by_key(|(seq, _)| *seq);
+        let repeated = causes.iter().enumerate().filter(|(place, (_, cause))| {
+            causes[..*place].iter().any(|(_, known)| known.repeats(cause))
+        });
+        rollbacks.repeated_causes = repeated.count() as u64;
         rollbacks.root_causes = CauseKind::ALL
             .iter()
             .map(|kind| {
-                let of_kind = self.causes.iter().filter(|cause| cause.category == *kind);
+                let of_kind = causes.iter().filter(|(_, cause)| cause.category == *kind);
                 (*kind, of_kind.count() as u64)
             })
             .collect();

@@ -6,8 +6,8 @@ use super::EffectStore;
 use super::verbs::misfit;
 use crate::error::Error;
 use crate::model::{
-    Audit, AuditStep, CauseKind, Command, EffectId, Event, Reply, Report, RollbackId, RollbackInfo,
-    RollbackState, Target, Trigger,
+    Audit, AuditStep, CauseKind, Command, EffectId, Event, FailureKind, Reply, Report, RollbackId,
+    RollbackInfo, RollbackState, Target, Trigger,
 };
 
 /// What the log tells of one step.
@@ -133,7 +133,14 @@ impl EffectStore {
             let status = status(&rollback.report, effect, told.by_hand);
             let ended = if told.ended == 0 { u64::MAX } else { told.ended };
             let action = told.action.unwrap_or_default();
-            let (attempts, by) = (told.attempts, told.by);
+            let attempts = told.attempts;
+            let by = match told.by {
+                // Such a worker gave no name of its own; whose step it did is known.
+                Some(any) if any == "*" => {
+                    Some(format!("any agent's worker, for {}", self.effect(effect)?.agent))
+                }
+                by => by,
+            };
             steps.push((ended, AuditStep { effect, action, status, attempts, by }));
         }
         steps.sort_by_key(|(ended, step)| (*ended, std::cmp::Reverse(step.effect)));
@@ -172,9 +179,14 @@ fn hear(told: &mut BTreeMap<EffectId, Told>, seq: u64, event: &Event) {
                 step.by_hand = false;
             }
         }
-        Event::StepCompleted { effect, .. }
-        | Event::StepFailed { effect, .. }
-        | Event::StepDiscarded { effect } => {
+        Event::StepFailed { effect, kind, .. } => {
+            if let Some(step) = told.get_mut(effect) {
+                step.ended = seq;
+                // Nobody was found to attempt it, as its failure says, too.
+                step.attempts -= u32::from(*kind == FailureKind::NoHandler && step.attempts > 0);
+            }
+        }
+        Event::StepCompleted { effect, .. } | Event::StepDiscarded { effect } => {
             if let Some(step) = told.get_mut(effect) {
                 step.ended = seq;
             }
