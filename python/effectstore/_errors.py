@@ -259,21 +259,23 @@ class ApprovalClosedError(RefusedError):
 
 
 class SeparationOfDutiesError(RefusedError):
-    """Whoever caused the rollback may not be its approver."""
+    """Whoever caused the rollback, or made or submitted the artifact, may not be its approver."""
 
     code = "separation_of_duties"
-    attributes = ("approval", "by")
-    approval: int
+    attributes = ("approval", "by", "artifact")
+    approval: int | None
     by: str
+    artifact: int | None
 
 
 class ReasonRequiredError(RefusedError):
-    """The answer needs a written reason."""
+    """The answer to an approval, or the approval of an artifact, needs a written reason."""
 
     code = "reason_required"
-    attributes = ("approval", "by")
-    approval: int
+    attributes = ("approval", "by", "artifact")
+    approval: int | None
     by: str
+    artifact: int | None
 
 
 class LimitExceededError(RefusedError):

@@ -340,7 +340,7 @@ def test_duties_are_separated_where_the_policy_says_so(open_store: OpenStore) ->
     for by in ("ana", "cleo"):
         with pytest.raises(SeparationOfDutiesError) as caught:
             store.artifacts.approve(pair, by=by)
-        assert (caught.value.approval, caught.value.by) == (pair.id, by)
+        assert (caught.value.artifact, caught.value.by, caught.value.approval) == (pair.id, by, None)
     assert store.artifacts.approve(pair, by="ben").state == "approved"
 
 
@@ -349,7 +349,7 @@ def test_an_irreversible_pair_is_approved_with_a_written_reason(store: Store) ->
     pair = store.artifacts.create(FIX_SPEC, irreversible, by="ana")
     store.artifacts.submit(pair, by="ana")
     for reason in (None, " "):
-        with pytest.raises(ReasonRequiredError):
+        with pytest.raises(ReasonRequiredError, match=f"artifact {pair.id} needs a written reason"):
             store.artifacts.approve(pair, by="ben", reason=reason)
     moved = store.artifacts.approve(pair, by="ben", reason="no other way").moves[-1]
     assert (moved.state, moved.by, moved.reason) == ("approved", "ben", "no other way")

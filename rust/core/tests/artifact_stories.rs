@@ -330,7 +330,7 @@ fn duties_are_separated_and_reasons_written_where_the_policy_and_the_class_say_s
     bring_by(&mut store, id, InReview, "cleo", None).unwrap();
     for by in ["ana", "cleo"] {
         let refused = bring_by(&mut store, id, Approved, by, None).unwrap_err();
-        assert!(matches!(refused, Refusal::SeparationOfDuties { .. }), "{refused}");
+        assert!(matches!(refused, Refusal::ArtifactDuties { .. }), "{refused}");
     }
     bring_by(&mut store, id, Approved, "ben", None).unwrap();
     let undo = Box::new(ArtifactSpec { class: Class::Irreversible, ..*spec("undo") });
@@ -338,7 +338,7 @@ fn duties_are_separated_and_reasons_written_where_the_policy_and_the_class_say_s
     bring_by(&mut store, id, InReview, "cleo", None).unwrap();
     for reason in [None, Some("  ")] {
         let refused = bring_by(&mut store, id, Approved, "ben", reason).unwrap_err();
-        assert!(matches!(refused, Refusal::ReasonRequired { .. }), "{refused}");
+        assert!(matches!(refused, Refusal::ArtifactReasonRequired { .. }), "{refused}");
     }
     bring_by(&mut store, id, Approved, "ben", Some("there is no other way")).unwrap();
 }

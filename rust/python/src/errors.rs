@@ -118,6 +118,11 @@ fn refused_more(fields: &Bound<'_, PyDict>, refusal: &Refusal) -> PyResult<()> {
             fields.set_item("approval", approval.0)?;
             fields.set_item("by", by)
         }
+        Refusal::ArtifactDuties { artifact, by }
+        | Refusal::ArtifactReasonRequired { artifact, by } => {
+            fields.set_item("artifact", artifact.0)?;
+            fields.set_item("by", by)
+        }
         Refusal::LimitExceeded { limit, value, allowed, wait_for } => {
             fields.set_item("limit", limit)?;
             fields.set_item("value", value)?;

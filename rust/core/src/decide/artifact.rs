@@ -160,16 +160,16 @@ impl Turn<'_> {
     }
 
     fn may_approve(&self, pair: &ArtifactPair, by: &str, reason: Option<&str>) -> Ruling<()> {
-        let approval = crate::model::ApprovalId(pair.primary.id.0);
+        let artifact = pair.primary.id;
         let submitted = pair.brought_into(ArtifactState::InReview);
         let asked = submitted.and_then(|moved| moved.by.as_deref()) == Some(by);
         if self.state.policy.separation_of_duties && (asked || pair.created_by == by) {
-            return Err(Refusal::SeparationOfDuties { approval, by: by.to_owned() }.into());
+            return Err(Refusal::ArtifactDuties { artifact, by: by.to_owned() }.into());
         }
         let worst = pair.primary.spec.class.max(pair.compensation.spec.class);
         let written = reason.is_some_and(|reason| !reason.trim().is_empty());
         if worst == Class::Irreversible && !written {
-            return Err(Refusal::ReasonRequired { approval, by: by.to_owned() }.into());
+            return Err(Refusal::ArtifactReasonRequired { artifact, by: by.to_owned() }.into());
         }
         Ok(())
     }

@@ -88,6 +88,16 @@ pub enum Refusal {
         approval: ApprovalId,
         by: String,
     },
+    /// Whoever made or submitted a pair of artifacts may not approve it.
+    ArtifactDuties {
+        artifact: ArtifactId,
+        by: String,
+    },
+    /// The approval of a pair of artifacts needs a written reason.
+    ArtifactReasonRequired {
+        artifact: ArtifactId,
+        by: String,
+    },
     LimitExceeded {
         limit: &'static str,
         value: u64,
@@ -183,8 +193,12 @@ impl Refusal {
             Refusal::IrreversibleBeforeFence { .. } => "irreversible_before_fence",
             Refusal::ApprovalRequired { .. } => "approval_required",
             Refusal::ApprovalClosed { .. } => "approval_closed",
-            Refusal::SeparationOfDuties { .. } => "separation_of_duties",
-            Refusal::ReasonRequired { .. } => "reason_required",
+            Refusal::SeparationOfDuties { .. } | Refusal::ArtifactDuties { .. } => {
+                "separation_of_duties"
+            }
+            Refusal::ReasonRequired { .. } | Refusal::ArtifactReasonRequired { .. } => {
+                "reason_required"
+            }
             Refusal::LimitExceeded { .. } => "limit_exceeded",
             Refusal::Frozen { .. } => "frozen",
             Refusal::LeaseLost { .. } => "lease_lost",
@@ -347,6 +361,12 @@ impl std::fmt::Display for Refusal {
             }
             Refusal::ReasonRequired { approval, .. } => {
                 write!(f, "approval {approval} needs a written reason")
+            }
+            Refusal::ArtifactDuties { artifact, by } => {
+                write!(f, "{by:?} created or submitted artifact {artifact} and may not approve it")
+            }
+            Refusal::ArtifactReasonRequired { artifact, .. } => {
+                write!(f, "the approval of artifact {artifact} needs a written reason")
             }
             Refusal::LimitExceeded { limit, value, allowed, wait_for } => {
                 write!(f, "{limit} would be {value}, the limit is {allowed}")?;

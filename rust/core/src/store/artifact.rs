@@ -213,8 +213,8 @@ impl Artifacts<'_> {
     /// A person approves both, and with them the compensation's run unless it is irreversible.
     ///
     /// # Errors
-    /// [`Refusal::ArtifactState`] unless it is in review, [`Refusal::SeparationOfDuties`] where the
-    /// policy separates duties and `by` created or submitted it, [`Refusal::ReasonRequired`] where
+    /// [`Refusal::ArtifactState`] unless it is in review, [`Refusal::ArtifactDuties`] where the
+    /// policy separates duties and `by` created or submitted it, [`Refusal::ArtifactReasonRequired`] where
     /// one of the two is irreversible.
     pub fn approve(
         &self,
