@@ -195,6 +195,8 @@ def tool(
     cost: float | Callable[..., Any] | None = None,
 ) -> _Tracking: ...
 def tool(
+    function: Any = None,
+    /,
     *,
     name: str | None = None,
     read_only: bool = False,
@@ -214,10 +216,15 @@ def tool(
     """Make a function, plain or async, record its calls on the active branch before it runs.
 
     `reads`, `writes`, `inverse`, `idempotency_key`, `cost` and `branch` are values, or callables that take the
-    parameters that they name; they run before the call is registered. `inverse_after` may also name `result`.
+    parameters that they name; they run before the call is registered. `inverse_after` may also name `result`; it
+    completes or replaces the inverse, and one must be there before the call can run: `inverse=Inverse("cancel")`.
     `read_only=True` registers no effect: `reads` are observed before and after the run. Raises `ValueError` for a
     name that another function has, and for parameters that do not exist.
     """
+    if function is not None:
+        # A tool without declarations would be refused at its first call, so it is refused here.
+        message = "write @effectstore.tool(inverse=...), or read_only=True: a tool is decorated with what it declares"
+        raise TypeError(message)
 
     def decorate(function: Callable[..., Any]) -> Any:
         is_async = inspect.iscoroutinefunction(function)

@@ -11,8 +11,10 @@ import pytest
 import effectstore
 from effectstore import (
     AlreadySettledError,
+    Branch,
     Effect,
     Inverse,
+    InverseRequiredError,
     NotRunError,
     OutcomeUnknownError,
     Store,
@@ -320,3 +322,33 @@ def test_a_cancelled_async_tool_stays_unknown(store: Store) -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(main())
     assert [(effect.state, effect.outcome) for effect in store.effects()] == [("live", "unknown")]
+
+
+def test_the_way_out_of_a_missing_inverse_is_in_its_refusal(a: Branch) -> None:
+    """An inverse that only the outcome completes must be there at the registration, too."""
+
+    @effectstore.tool(name="hold-seat", inverse_after=lambda result: Inverse("release", {"id": result}))
+    def hold() -> int:
+        return 7
+
+    with a.active(), pytest.raises(InverseRequiredError, match=r"inverse_after=, done\(inverse=\)"):
+        hold()
+
+    @effectstore.tool(
+        name="hold-room", inverse=Inverse("release"), inverse_after=lambda result: Inverse("release", {"id": result})
+    )
+    def hold_room() -> int:
+        return 8
+
+    with a.active():
+        hold_room()
+    (effect,) = a.effects()
+    assert effect.inverse is not None
+    assert effect.inverse.args == {"id": 8}
+
+
+def test_a_tool_without_declarations_says_how_to_write_them() -> None:
+    with pytest.raises(TypeError, match=r"@effectstore\.tool\(inverse=\.\.\.\)"):
+
+        @effectstore.tool  # type: ignore[call-overload]
+        def bare() -> None: ...

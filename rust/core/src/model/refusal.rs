@@ -285,7 +285,7 @@ impl std::fmt::Display for Refusal {
             }
             Refusal::InverseRequired { tool } => write!(
                 f,
-                "tool {tool:?} has no inverse and is not declared irreversible; give one of the two, or set require_inverse=False"
+                "tool {tool:?} has no inverse and is not declared irreversible; give an inverse at its registration (one without arguments is enough where its outcome completes it: inverse_after=, done(inverse=)), or reversibility=\"irreversible\", or set require_inverse=False"
             ),
             Refusal::CompensationScope { branch, rollback } => {
                 write!(
