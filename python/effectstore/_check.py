@@ -106,8 +106,8 @@ def names(value: Any, what: str) -> list[str] | None:
     return listed
 
 
-def one_of(value: Any, what: str, words: tuple[str, ...]) -> None:
-    """Refuse a word that is none of a choice."""
-    if value is not None and value not in words:
+def one_of(value: Any, what: str, words: tuple[str, ...], *, none: bool = True) -> None:
+    """Refuse a word that is none of a choice; with `none` there may be no word."""
+    if not (none and value is None) and value not in words:
         shown = ", ".join(f'"{word}"' for word in words)
         refuse(f"{what} is one of {shown}, not {value!r}", what)

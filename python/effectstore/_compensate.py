@@ -13,7 +13,7 @@ from effectstore._handlers import Handler, Handlers, ProgressHook, Worker, tools
 from effectstore._payload import optional_text
 from effectstore._rollback import LEASE_S, Rollback
 from effectstore._session import Session
-from effectstore._time import Seconds, to_ms
+from effectstore._time import Seconds, lease_ms, to_ms
 from effectstore._values import CompensationReport, Report, Retry
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compensate(
         missing_fails=missing == "fail",
         retry=None if rule is None else rule._raw(),
         on_failure=on_failure,
-        lease_ms=to_ms(lease, "lease"),
+        lease_ms=lease_ms(lease),
         wait_ms=to_ms(timeout, "timeout"),
     )
 

@@ -13,7 +13,7 @@ from effectstore._handlers import Caller, Handlers, find, tools_of
 from effectstore._payload import optional_text, text
 from effectstore._rollback import LEASE_S
 from effectstore._session import Session
-from effectstore._time import Seconds, moment, to_ms
+from effectstore._time import Seconds, lease_ms, moment, to_ms
 from effectstore._values import Token
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Delivery(Frozen, Bound):
 
     def renew(self, lease: Seconds | None = None) -> "Delivery":
         """Hold it for `lease` seconds from now (60 by default)."""
-        lease_ms = to_ms(LEASE_S if lease is None else lease, "lease")
-        held = self._session.handle.hold_delivery(self._info.effect, self._info.token, lease_ms)
+        held_ms = lease_ms(LEASE_S if lease is None else lease)
+        held = self._session.handle.hold_delivery(self._info.effect, self._info.token, held_ms)
         return self if held is None else Delivery(self._session, held)
 
     def release(self) -> None:
@@ -109,8 +109,8 @@ class Outbox:
         """The next effect for this agent (`"*"`: for any), or `None` if none comes within `timeout` seconds."""
         refuse_new_work()
         names = names_of(tools, "tools")
-        lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
-        info = self._session.handle.deliver(text(agent, "agent"), names, lease_ms, wait_ms)
+        held_ms, wait_ms = lease_ms(lease), to_ms(timeout, "timeout")
+        info = self._session.handle.deliver(text(agent, "agent"), names, held_ms, wait_ms)
         return None if info is None else Delivery(self._session, info)
 
     def run(self, handlers: Handlers = None, *, agent: str | None = None) -> tuple[Effect, ...]:

@@ -287,6 +287,9 @@ def keys_bytes(keys: Keys, what: str) -> list[bytes]:
     """The bytes of one key or several; one that is named twice counts once."""
     if isinstance(keys, str | bytes):
         return [key_bytes(keys, what)]
+    if not isinstance(keys, Iterable):
+        message = f"{what} takes a key or several, not {type(keys).__name__}"
+        raise TypeError(message)
     return list(dict.fromkeys(key_bytes(key, what) for key in keys))
 
 

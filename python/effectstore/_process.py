@@ -1,8 +1,9 @@
 """Values of the governed process: the approval matrix, impact, root causes."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import TYPE_CHECKING, Literal, Self, cast, get_args
 
+from effectstore import _check
 from effectstore._base import Plain
 from effectstore._choices import CauseCategory, Reach, Reversibility
 
@@ -31,12 +32,16 @@ class ApprovalRule(Plain):
     at_most: int | Literal["auto_keys"] | None = None
     reason: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what no store would take, where it is written down."""
+        _check.one_of(self.reach, "reach", get_args(Reach), none=False)
+        _check.one_of(self.approver, "approver", get_args(Approver), none=False)
+        if self.at_most != "auto_keys":
+            _check.optional_count(self.at_most, "at_most")
+
     def _raw(self) -> "core._Rule":
         by_policy = self.at_most == "auto_keys"
         bound = None if by_policy else cast("int | None", self.at_most)
-        if self.approver not in ("automatic", "person"):
-            message = f"approver is 'automatic' or 'person', not {self.approver!r}"
-            raise ValueError(message)
         return self.reach, bound, by_policy, self.approver == "person", self.reason
 
     @classmethod

@@ -16,7 +16,7 @@ from effectstore._payload import Key, key_text, load, optional_text, reads_raw, 
 from effectstore._plan import read_plan
 from effectstore._process import Impact, RootCause
 from effectstore._session import EffectRef, Session
-from effectstore._time import Seconds, moment, optional_moment, to_ms
+from effectstore._time import Seconds, lease_ms, moment, optional_moment, to_ms
 from effectstore._values import Plan, Report, Token
 
 if TYPE_CHECKING:
@@ -138,7 +138,11 @@ class Rollback(Bound, Plain):
         return self.refresh()
 
     def request_approval(self, *, by: str, reason: str) -> Approval:
-        """Ask a person to approve the plan as it is now; asking twice for one plan makes one request."""
+        """Ask a person to approve the plan as it is now; asking twice for one plan makes one request.
+
+        A denied rollback is opened again by this: its failed steps are due once the new request is approved, and a
+        governed one looks up anew what rests on its effects.
+        """
         asked = self._session.handle.ask_rollback(self.id, text(by, "by"), text(reason, "reason"))
         return Approval._of(self._session, asked)
 
@@ -280,8 +284,8 @@ class Step(Frozen, Bound):
 
     def renew(self, lease: Seconds | None = None) -> "Step":
         """Hold it for `lease` seconds from now (60 by default)."""
-        lease_ms = to_ms(LEASE_S if lease is None else lease, "lease")
-        return Step(self._session, self._session.handle.renew_step(self.id, self.token, lease_ms))
+        held_ms = lease_ms(LEASE_S if lease is None else lease)
+        return Step(self._session, self._session.handle.renew_step(self.id, self.token, held_ms))
 
     def release(self) -> None:
         """Give it back: the attempt is recorded as interrupted, and the step is due."""

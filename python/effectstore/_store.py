@@ -49,7 +49,7 @@ from effectstore._payload import optional_text, text
 from effectstore._registration import Registration, placed
 from effectstore._rollback import LEASE_S, Rollback, Step
 from effectstore._session import BranchRef, EffectRef, Ref, Session, demand
-from effectstore._time import Seconds, optional_ms, to_ms
+from effectstore._time import Seconds, lease_ms, to_ms
 from effectstore._values import (
     CompensationReport,
     Decision,
@@ -172,9 +172,9 @@ class Store(Frozen, Bound):
         refuse_new_work()
         above = None if parent is None else self._session.branch_id(parent)
         held = parent.token if isinstance(parent, Branch) else None
-        lease_ms = optional_ms(lease, "lease")
+        held_ms = None if lease is None else lease_ms(lease)
         made = self._session.handle.create_branch(
-            text(name, "name"), optional_text(agent, "agent"), above, held, reads, overwrite, lease_ms
+            text(name, "name"), optional_text(agent, "agent"), above, held, reads, overwrite, held_ms
         )
         return Branch._owned(self._session, made)
 
@@ -383,8 +383,8 @@ class Store(Frozen, Bound):
     ) -> Step | None:
         """Take a step that is due; its attempt has begun durably. `None` if none comes within `timeout` seconds."""
         names = _check.names(tools, "tools")
-        lease_ms, wait_ms = to_ms(lease, "lease"), to_ms(timeout, "timeout")
-        info = self._session.handle.claim(text(agent, "agent"), names, lease_ms, wait_ms)
+        held_ms, wait_ms = lease_ms(lease), to_ms(timeout, "timeout")
+        info = self._session.handle.claim(text(agent, "agent"), names, held_ms, wait_ms)
         return None if info is None else Step(self._session, info)
 
     def signal_break(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from effectstore._check import hook
+from effectstore._check import hook, refuse
 
 Seconds: TypeAlias = float | timedelta
 """A span of time: seconds as a number, or a `timedelta`."""
@@ -34,6 +34,15 @@ def to_ms(span: Seconds, what: str) -> int:
         message = f"{what} must be a finite number of seconds from 0 to {_LONGEST_MS // 1000}, not {span}"
         raise ValueError(message)
     return math.ceil(round(span * 1000, 3))
+
+
+def lease_ms(lease: Seconds) -> int:
+    """Milliseconds of a lease, which is longer than nothing. Raises `OptionsError` for any other number."""
+    span = lease.total_seconds() if isinstance(lease, timedelta) else lease
+    number = isinstance(span, int | float) and not isinstance(span, bool)
+    if number and not 0 < span * 1000 <= _LONGEST_MS:
+        refuse(f"lease must be a number of seconds above 0, at most {_LONGEST_MS // 1000}, not {lease}", "lease")
+    return to_ms(lease, "lease")
 
 
 def optional_ms(span: Seconds | None, what: str) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_args
 
 from effectstore import _check
 from effectstore._base import PAYLOAD, NoTruth, Plain, jsonable
@@ -78,6 +78,15 @@ class Policy(Plain):
     separation_of_duties: bool = False
     rules: tuple[ApprovalRule, ...] = DEFAULT_RULES
 
+    def __post_init__(self) -> None:
+        """Refuse what no store would take, where it is written down."""
+        _check.one_of(self.irreversible, "irreversible", get_args(IrreversibleRule), none=False)
+        _check.one_of(self.authority, "authority", get_args(Authority), none=False)
+        _check.one_of(self.on_failure, "on_failure", get_args(OnFailure), none=False)
+        for rule in self.rules:
+            _check.instance(rule, ApprovalRule, "rules")
+        self._raw()
+
     def _raw(self) -> "core._Policy":
         return {
             "require_inverse": self.require_inverse,
@@ -121,6 +130,10 @@ class Limits(Plain):
     depth: int | None = None
     fan_out: int | None = None
     batch_records: int = 100_000
+
+    def __post_init__(self) -> None:
+        """Refuse what no store would take, where it is written down."""
+        self._raw()
 
     def _raw(self) -> "core._Limits":
         unbounded = {"closure", "depth", "fan_out"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import effectstore
 from effectstore import (
+    ApprovalRule,
     Branch,
     Inverse,
     LimitExceededError,
@@ -87,6 +89,40 @@ def test_a_lease_of_nothing_is_refused(store: Store, world: World) -> None:
     assert step is not None
     with pytest.raises(OptionsError, match="lease"):
         step.renew(lease=0)
+
+
+def test_a_lease_below_nothing_is_refused_in_the_same_words(store: Store) -> None:
+    texts = set()
+    for lease in (-1, 0, float("nan")):
+        with pytest.raises(OptionsError, match="above 0") as refused:
+            store.branch("B", lease=lease)
+        texts.add(str(refused.value).split(", not ")[0])
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("argument", ["writes", "reads"])
+def test_an_argument_that_is_no_key_is_named(a: Branch, argument: str) -> None:
+    with pytest.raises(TypeError, match=f"^{argument} takes a key or several, not int"):
+        a.register("t", inverse=UNDO, **{argument: 3})
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: Limits(keys=-1), "keys"),
+        (lambda: Limits(batch_records=0), "batch_records"),
+        (lambda: Policy(on_failure="foo"), "on_failure"),  # type: ignore[arg-type]
+        (lambda: Policy(authority="nobody"), "authority"),  # type: ignore[arg-type]
+        (lambda: Policy(auto_keys=-1), "auto_keys"),
+        (lambda: ApprovalRule("x", "person"), "reach"),  # type: ignore[arg-type]
+        (lambda: ApprovalRule("full", "y"), "approver"),  # type: ignore[arg-type]
+        (lambda: ApprovalRule("full", "person", at_most=-1), "at_most"),
+    ],
+)
+def test_settings_that_no_store_takes_are_refused_where_they_are_written(make: Callable[[], object], what: str) -> None:
+    with pytest.raises(OptionsError, match=what) as refused:
+        make()
+    assert refused.value.option == what
 
 
 def test_a_stale_handle_of_the_parent_makes_no_child(store: Store) -> None:

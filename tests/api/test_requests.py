@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effectstore import AlreadySettledError, ApprovalClosedError, Effect, Store
+from effectstore import AlreadySettledError, ApprovalClosedError, Effect, OptionsError, Store
 from governed import agree, ask, committed
 from world import World, ids
 
@@ -40,6 +40,21 @@ def test_the_approval_of_a_call_that_is_not_registered_yet_names_the_call(store:
     assert repr(asked) == f"<Approval {asked.id} of call mail on branch c: pending>"
     assert repr(store.approval(asked.id)) == repr(asked)
     assert (asked.kind, asked.tool, asked.branch) == ("effect", "mail", "c")
+
+
+def test_a_request_that_names_nothing_says_so(store: Store) -> None:
+    with pytest.raises(OptionsError, match="nothing was named"):
+        store.request_rollback([], by="judge", reason="wrong")
+
+
+def test_a_denied_request_names_tool_and_agent_of_each_step_and_can_be_opened_again(store: Store, world: World) -> None:
+    effect = committed(store, world, "X", "A")
+    rollback = ask(store, effect)
+    store.approval(rollback.approvals[0]).deny(by="ops", reason="it was right")
+    (failure,) = rollback.refresh().report.failed
+    assert (failure.kind, failure.tool, failure.agent) == ("denied", "put_back", "a")
+    assert rollback.request_approval(by="judge", reason="look again").state == "pending"
+    assert rollback.refresh().state == "awaiting_approval"
 
 
 def test_an_effect_of_two_requests_is_reported_once(store: Store, world: World) -> None:

@@ -97,6 +97,10 @@ impl Turn<'_> {
 
     /// The named effects: of a branch, all that may be undone.
     fn governed_targets(&self, targets: &[Target]) -> Ruling<Vec<EffectId>> {
+        if targets.is_empty() {
+            let reason = "nothing was named; name the effects or branches to be undone".into();
+            return Err(Refusal::Options { option: "targets", reason }.into());
+        }
         let (effects, branches) = split(targets);
         let mut found = BTreeSet::new();
         for id in effects {

@@ -239,7 +239,25 @@ impl EffectStore {
             only.is_none() || !found.is_empty()
         })?;
         let core = self.engine().lock()?;
-        Ok(found.into_values().map(|told| told.into_info(&core.state)).collect())
+        let mut known: Vec<RollbackInfo> =
+            found.into_values().map(|told| told.into_info(&core.state)).collect();
+        drop(core);
+        for failure in known.iter_mut().flat_map(|info| &mut info.report.failed) {
+            self.name_step(failure)?;
+        }
+        Ok(known)
+    }
+
+    /// Says whose step it is that a denied request never made.
+    fn name_step(&self, failure: &mut Failure) -> Result<(), Error> {
+        if !failure.tool.is_empty() {
+            return Ok(());
+        }
+        let effect = self.effect(failure.effect)?;
+        let call = effect.inverse.as_ref().and_then(|(inverse, _)| inverse.calls.first());
+        failure.tool = call.map_or(effect.tool, |call| call.tool.clone());
+        failure.agent = effect.agent;
+        Ok(())
     }
 
     /// What a rollback would do next, and the digest to which its approvals are bound. Of a governed
