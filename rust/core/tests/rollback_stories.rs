@@ -492,3 +492,61 @@ fn a_step_without_a_handler_is_due_for_the_next_worker() {
     assert_eq!(failed(&store, rollback), [(effect, FailureKind::NoHandler)]);
     assert_eq!(store.undo_all(), [effect]);
 }
+
+/// A branch whose calls carried what it had observed goes on after they were settled. What it needs of
+/// their records must not bring them back to life at the next start (I10, I19).
+#[test]
+fn i10_a_settled_call_that_carried_an_observation_is_not_found_live_by_a_start() {
+    for end in ["committed", "undone", "void", "committed by the parent"] {
+        let mut store = Store::new(Policy::default());
+        let above = store.branch("above");
+        let parent = store.branch("parent");
+        let made = store.run(&Command::CreateBranch {
+            name: "below".into(),
+            agent: "below".into(),
+            parent: Some(parent.id),
+            reads: ReadRule::Speculative,
+            overwrite: Overwrite::Guard,
+            lease_ms: None,
+            parent_token: None,
+        });
+        let Ok(Reply::Branch(below)) = made else { panic!("{made:?}") };
+        let first = store.ran(above, write("X"));
+        let observe = Command::Observe {
+            branch: below.id,
+            token: below.token,
+            keys: vec![Read::of("X")],
+            since: None,
+            durable: false,
+        };
+        let Ok(Reply::Observations(observations)) = store.run(&observe) else {
+            panic!("no answer")
+        };
+        let call = Placed { branch: below.id, token: below.token, call: write("Y") };
+        let observed = vec![Observed { branch: below.id, observations }];
+        let registered = store.run(&Command::Register { calls: vec![call], observed }).unwrap();
+        let Reply::Receipts(receipts) = registered else { panic!("{registered:?}") };
+        let second = receipts[0].effect;
+        if end == "void" {
+            store.not_run(second.0).unwrap();
+        } else {
+            store.done(second.0).unwrap();
+        }
+        store.check();
+        if end == "committed by the parent" {
+            store.run(&Command::Merge { branch: below.id, token: below.token }).unwrap();
+            store.check();
+        }
+        if end == "undone" {
+            let target = Target::Effect(second);
+            let reason = "no".to_owned();
+            store.run(&Command::Abort { target, token: below.token, reason, by: None }).unwrap();
+            store.undo_all();
+        } else if end != "void" {
+            store.commit(&[first, second.0]);
+        }
+        store.state.tidy();
+        assert!(!store.state.effects.contains(second), "it is settled and gone");
+        store.check();
+    }
+}

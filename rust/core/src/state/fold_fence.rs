@@ -211,6 +211,7 @@ impl State {
 
     fn let_committed_go(&mut self, effect: &Effect) {
         let id = effect.id;
+        self.keep_end(effect);
         self.at_work.remove(&id);
         if let Some(deadline) = effect.deadline_ms {
             self.timers.remove(&(deadline, Timer::Window(id)));

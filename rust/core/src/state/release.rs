@@ -1,6 +1,7 @@
 //! Letting go what is settled: memory holds what is live, and what may still become due again.
 
-use super::{State, StepStatus, Timer};
+use super::fold_effect::merge_records;
+use super::{Effect, State, StepStatus, Timer};
 use crate::model::{EffectId, RollbackId, Subject};
 
 impl State {
@@ -44,6 +45,7 @@ impl State {
             self.keep_trace(id);
         }
         let Some(effect) = self.effects.remove(id) else { return };
+        self.keep_end(&effect);
         self.live -= u64::from(effect.is_live());
         self.running.remove(&id);
         self.outbox.remove(&id);
@@ -95,6 +97,21 @@ impl State {
         self.forget_branch(effect.branch);
         if let Some(rollback) = effect.rollback {
             self.let_member_go(rollback);
+        }
+    }
+
+    /// A branch may need a registration for what it observed with it. Then it needs the end of that
+    /// effect, too: without it, a start that folds what is needed would find the effect live (I10).
+    pub(super) fn keep_end(&mut self, effect: &Effect) {
+        let Some(branch) = self.branches.get_mut(&effect.branch) else { return };
+        if branch.records.binary_search(&effect.id.0).is_err() {
+            return;
+        }
+        merge_records(&mut branch.records, &effect.records);
+        if effect.is_doomed()
+            && let Some(rollback) = effect.rollback.and_then(|id| self.rollbacks.get(&id))
+        {
+            merge_records(&mut branch.records, &rollback.records);
         }
     }
 
