@@ -550,3 +550,35 @@ fn i10_a_settled_call_that_carried_an_observation_is_not_found_live_by_a_start()
         store.check();
     }
 }
+
+/// An intent of two targets, one of which another fence has committed: should the other turn out void, it
+/// ends as committed, after a start too (I10).
+#[test]
+fn i10_an_intent_remembers_over_a_start_that_a_part_of_it_was_committed() {
+    let mut store = Store::new(Policy::default());
+    let (left, right) = (store.branch("left"), store.branch("right"));
+    let first = store.ran(left, write("X"));
+    let second = store.register(right, write("Y"));
+    let targets = [first, second].map(|id| Target::Effect(EffectId(id)));
+    let both = Command::Reconcile {
+        commit: targets.to_vec(),
+        abort: Vec::new(),
+        closure: false,
+        by: Some("judge".into()),
+        reason: None,
+        on_conflict: OnConflict::Raise,
+        escalate: Escalate::Wait,
+    };
+    store.run(&both).unwrap();
+    store.check();
+    store.commit(&[first]);
+    store.check();
+    let known: Vec<bool> = store.state.intents.values().map(|intent| intent.committed).collect();
+    let mut again = effectstore::state::State::default();
+    for seq in store.state.needed() {
+        let (now_ms, event) = &store.book.log[usize::try_from(seq).unwrap() - 1];
+        again.apply(seq, *now_ms, event);
+    }
+    let found: Vec<bool> = again.intents.values().map(|intent| intent.committed).collect();
+    assert_eq!((known.as_slice(), found), (&[true][..], vec![true]));
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::fold_effect::merge_records;
 use super::{Effect, Intent, LaterWriter, State, Timer};
 use crate::model::{BranchId, EffectId, EffectState, Event, FenceId, Key, MemberSet};
 
@@ -31,6 +32,7 @@ impl State {
                     by: by.clone(),
                     blockers: Vec::new(),
                     committed: false,
+                    records: Vec::new(),
                 };
                 self.intents.insert(id, intent);
                 self.awake.insert(id);
@@ -100,6 +102,8 @@ impl State {
                 if let Some(waiting) = self.intents.get_mut(waiting) {
                     waiting.targets.remove(&id);
                     waiting.committed = true;
+                    merge_records(&mut waiting.records, &effect.records);
+                    merge_records(&mut waiting.records, &[seq]);
                     self.awake.insert(waiting.id);
                 }
             }

@@ -66,6 +66,9 @@ pub struct Intent {
     pub blockers: Vec<EffectId>,
     /// A fence committed targets of it.
     pub committed: bool,
+    /// Records of the targets that another fence has committed: without them a start would not know that
+    /// one was.
+    pub records: Vec<u64>,
 }
 
 /// An approval and the records that memory needs for it.
@@ -365,7 +368,10 @@ impl State {
             }
         }
         self.keys.needed(&mut needed);
-        needed.extend(self.intents.keys().map(|id| id.0));
+        for intent in self.intents.values() {
+            needed.insert(intent.id.0);
+            needed.extend(intent.records.iter().copied());
+        }
         for rollback in self.rollbacks.values() {
             needed.extend(rollback.records.iter().copied().chain(rollback.confirm_record));
         }
